@@ -1,0 +1,72 @@
+"""The one place where Numba is set up: how kernels are compiled, and a disk cache that cannot go stale.
+
+Numba's cache looks only at the file of the outermost function, so an edit in an imported function
+would go unseen. The cache folder is therefore named by a digest of all that is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from sim.provenance import kernel_digest
+
+__all__ = ["device", "inner", "kernel", "reduction"]
+
+_KEEP_DAYS = 30
+# Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
+_ELEMENTWISE = {"contract", "nsz"}
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    kernels = Path(root) / "attention-sim" / "kernels"
+    try:
+        folder = kernels / f"{kernel_digest()}-numba{numba.__version__}"
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)  # the date of last use
+        _forget_old(kernels)
+    except OSError:  # a home that cannot be written: compile for this process alone
+        return Path(tempfile.mkdtemp(prefix="attention-sim-kernels-"))
+    return folder
+
+
+def _forget_old(kernels: Path) -> None:
+    limit = time.time() - _KEEP_DAYS * 86400
+    for folder in kernels.iterdir():
+        if folder.stat().st_mtime < limit:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+numba.config.CACHE_DIR = str(_cache_folder())
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """A scalar formula, inlined into whatever calls it: a CPU loop or a CUDA kernel alike."""
+    return numba.njit(inline="always", error_model="numpy")(function)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """An inner loop over arrays whose steps are independent, or whose sums are to keep their order."""
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE)(function)
+
+
+def reduction(function: Callable[..., Any]) -> Any:
+    """An inner loop whose sums may be taken in another order, so that they vectorise.
+
+    Only for loops with a single term added to each sum: in longer expressions the order would depend on
+    the compilation (it varied with Python's hash seed), and two machines would differ in the last bit.
+    """
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"})(function)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """An entry point: strict arithmetic, runs without the GIL, held in the disk cache."""
+    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
