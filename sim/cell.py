@@ -1,0 +1,70 @@
+"""A cell: one point of the sweep grid, as validated plain scalars, and the key of its random words."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, PlainValidator
+
+from sim.kinds import Choice
+from sim.laws import LAWS
+from sim.reading import Real, Record, Whole, canonical, canonical_json, read_choice, read_name
+
+__all__ = ["PRECISIONS", "Cell", "Side"]
+
+Precision = Literal["float32", "float64"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
+
+class Side(Record):
+    """The vectors of one side, query or key: each element is ``mean + std * z`` with z from the law."""
+
+    law: Annotated[Choice, PlainValidator(lambda given: read_choice(given, LAWS))] = Field(
+        default=Choice("gaussian"), description="a law"
+    )
+    mean: Real = Field(default=0.0, description="a finite number")
+    std: Real = Field(default=1.0, ge=0, description="a finite number of at least 0")
+
+    def draw_fields(self) -> dict[str, Any]:
+        """Return the canonical form, defaults left out."""
+        fields = {name: canonical(getattr(self, name)) for name in type(self).model_fields}
+        defaults = {name: canonical(field.default) for name, field in type(self).model_fields.items()}
+        return {name: value for name, value in fields.items() if value != defaults[name]}
+
+
+class Cell(Record):
+    """One point of the sweep grid: all that one kernel needs to know, apart from what is measured.
+
+    Attributes
+    ----------
+    seed, d_k, n_queries, n_keys : int
+        The seed, the length of a vector and the numbers of vectors.
+    precision : {"float32", "float64"}
+        In which the vectors are drawn and the scores computed.
+    query, key : Side
+        How the vectors are distributed.
+    """
+
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description=f"a whole number from 0 to {2**63 - 1}")
+    d_k: Whole = Field(ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
+    n_queries: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
+    n_keys: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
+    precision: Annotated[Precision, PlainValidator(lambda given: read_name(given, PRECISIONS))] = "float32"
+    query: Side = Field(default=Side(), description="a table of law, mean, std")
+    key: Side = Field(default=Side(), description="a table of law, mean, std")
+
+    def draw_fields(self) -> dict[str, Any]:
+        """Return the fields that shape Q and K in canonical form.
+
+        Defaults are left out (a side of defaults as a whole), so that a field that a later version adds
+        changes nothing where it is not used. The seed and the counts are always there.
+        """
+        counts = {"seed": self.seed, "d_k": self.d_k, "n_queries": self.n_queries, "n_keys": self.n_keys}
+        sides = {"query": self.query.draw_fields(), "key": self.key.draw_fields()}
+        return counts | {name: fields for name, fields in sides.items() if fields}
+
+    def philox_key(self) -> tuple[int, int]:
+        """Return the two 32-bit words of the generator's key: a hash of :meth:`draw_fields`."""
+        digest = hashlib.blake2b(canonical_json(self.draw_fields()).encode(), digest_size=8).digest()
+        return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

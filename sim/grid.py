@@ -1,0 +1,136 @@
+"""A grid: the fields of a sweep that shape cells, expanded.
+
+The tables are flattened into leaves (``("key", "mean"): [0, 1]``); a leaf that is a list is an axis; the
+product of the axes gives one plain table a cell; and each of these is validated as scalars, so that a
+message never speaks of positions in lists. Coordinates are read back from the cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from sim.cell import Cell, Side
+from sim.errors import InputError
+from sim.kinds import Choice
+from sim.reading import Path, dotted, repeated, show, validated
+
+__all__ = ["BOTH", "MAX_CELLS", "Grid", "dimension"]
+
+MAX_CELLS = 1_000_000
+
+# What stands for two fields of a cell at once.
+BOTH = {"n_tokens": ("n_queries", "n_keys"), "vectors": ("query", "key")}
+
+
+def _leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield what stands at the ends of the tables: of a side, and of the single tables in a side."""
+    for key, value in table.items():
+        if not isinstance(key, str):
+            raise InputError(f"{dotted(path)}: the key {show(key)} is unknown: keys are words")
+        if isinstance(value, dict) and value and len(path) < 2:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _is_axis(path: Path, value: object) -> bool:
+    # Several kinds are written as a list of tables, as each kind has parameters of its own.
+    return isinstance(value, list) and path[2:] != ("kind",)
+
+
+def _place(path: Path) -> tuple[Any, ...]:
+    """Return a sorting key: fields in the order of the schema, parameters by name."""
+    top = [*Cell.model_fields].index(BOTH.get(path[0], path)[0])
+    fields = [*Side.model_fields]
+    below = fields.index(path[1]) if path[1:] and path[1] in fields else len(fields)
+    return top, below, path[1:]
+
+
+def dimension(path: Path) -> str:
+    """Return a path's name in the dataset: ``key_mean``, ``mean`` under [vectors], ``query_df``."""
+    side = () if path[0] == "vectors" else path[:1]
+    below = path[2:] if path[1:2] == ("law",) and path[2:] else path[1:]
+    return "_".join((*side, *below))
+
+
+def _cell_table(leaves: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+    """Return the nested table of one cell: the inverse of :func:`_leaves`, with both sides written out."""
+    table: dict[str, Any] = {}
+    for path, value in leaves:
+        for top in BOTH.get(path[0], path[:1]):
+            *tables, last = (top, *path[1:])
+            inner = table
+            for key in tables:
+                inner = inner.setdefault(key, {})
+            inner[last] = value
+    return table
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a sweep and where they lie.
+
+    Attributes
+    ----------
+    axes : dict of path to values
+        As they stand in the cells, in the order of the schema.
+    scalars : dict of path to value
+        All the others, defaults included.
+    cells : tuple of Cell
+        In C order of the axes.
+    """
+
+    axes: dict[Path, tuple[Any, ...]]
+    scalars: dict[Path, Any]
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Grid:
+        """Expand the fields that shape cells."""
+        leaves = dict(_leaves(fields))
+        lists = {path: leaves.pop(path) for path in sorted(leaves, key=_place) if _is_axis(path, leaves[path])}
+        _check_size(lists)
+
+        written_as = {field: word for word in fields for field in BOTH.get(word, ())}
+        points = product(*lists.values())
+        tables = (_cell_table([*leaves.items(), *zip(lists, point, strict=True)]) for point in points)
+        cells = tuple(validated(Cell, table, written_as) for table in tables)
+
+        axes = {}
+        stride = len(cells)
+        for path, values in lists.items():
+            stride //= len(values)
+            axes[path] = tuple(_value_at(cells[i * stride], path) for i in range(len(values)))
+            if again := repeated(axes[path]):
+                raise InputError(f"{dotted(path)} has {again} twice: the values of an axis must differ")
+        scalars = {path: _value_at(cells[0], path) for path in _schema(fields) if path not in axes}
+        return cls(axes, scalars, cells)
+
+
+def _check_size(lists: Mapping[Path, list[Any]]) -> None:
+    for path, values in lists.items():
+        if not values:
+            raise InputError(f"{dotted(path)} = [] is not allowed: an axis needs at least one value")
+    if (total := math.prod(map(len, lists.values()))) > MAX_CELLS:
+        sizes = " × ".join(f"{dotted(path)}: {len(values)}" for path, values in lists.items())
+        raise InputError(f"{total} cells are too many ({sizes}): a sweep has at most {MAX_CELLS}")
+
+
+def _schema(fields: Mapping[str, Any]) -> list[Path]:
+    """Return the paths that every cell has, in the words of the user."""
+    tokens = ["n_tokens"] if "n_tokens" in fields else ["n_queries", "n_keys"]
+    sides = ["query", "key"] if {"query", "key"} & fields.keys() else ["vectors"]
+    paths = [("seed",), ("d_k",), ("precision",), *((count,) for count in tokens)]
+    return sorted([*paths, *((side, field) for side in sides for field in Side.model_fields)], key=_place)
+
+
+def _value_at(cell: Cell, path: Path) -> Any:
+    """Return what stands at a path of the user; a parameter of a law lies in the law's choice."""
+    value: Any = cell
+    for part in (BOTH.get(path[0], path)[0], *path[1:]):
+        value = dict(value.parameters)[part] if isinstance(value, Choice) else getattr(value, part)
+    return value
