@@ -1,0 +1,212 @@
+"""The labelled dataset: assembling it from estimates, and netCDF files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import xarray as xr
+
+import sim
+from sim.errors import InputError
+from sim.observables import OBSERVABLES, Estimate
+from sim.plan import SIGMAS
+from sim.provenance import PACKAGE, code_digest
+from sim.sweep import Sweep
+from sim.tally import Layout
+
+__all__ = ["SCHEMA_VERSION", "Collector", "is_current", "provenance", "read", "write"]
+
+SCHEMA_VERSION = 1
+
+
+class Collector:
+    """Takes the results of a sweep cell by cell, in order, and labels them at the end.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    layout : Layout
+        Of its tallies.
+    """
+
+    def __init__(self, sweep: Sweep, layout: Layout) -> None:
+        self._sweep = sweep
+        self._layout = layout
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._tallies: list[list[tuple[int, int, np.ndarray]]] = []
+
+    def add(
+        self,
+        estimates: Mapping[str, Estimate],
+        bookkeeping: Mapping[str, Any],
+        nodes: list[tuple[int, int, np.ndarray]],
+    ) -> None:
+        """Add the next cell: its estimates, its other variables, and the nodes of its merge tree."""
+        for name, estimate in estimates.items():
+            self._append(name, estimate.value)
+            if estimate.se is not None:
+                self._append(f"{name}_se", estimate.se)
+                blank = np.full(estimate.value.shape, np.nan)
+                self._append(f"{name}_theory", blank if estimate.theory is None else estimate.theory)
+        for name, value in bookkeeping.items():
+            self._append(name, np.asarray(value))
+        self._tallies.append(nodes)
+
+    def _append(self, name: str, value: np.ndarray) -> None:
+        self._columns.setdefault(name, []).append(value)
+
+    def dataset(self) -> xr.Dataset:
+        """Return the dataset, without its attributes."""
+        sweep = self._sweep
+        axes = tuple(sweep.axes)
+        variables = {}
+        for name, column in self._columns.items():
+            values = np.stack(column).reshape(sweep.shape + column[0].shape)
+            dims, attrs = _describe(name)
+            variables[name] = (axes + dims, values, attrs)
+        variables |= self._tally_variables(axes)
+        coords: dict[str, Any] = {name: (name, list(values)) for name, values in sweep.axes.items()}
+        coords |= sweep.coordinates
+        if "n_tokens" in coords:  # both counts are there for readers of any sweep
+            coords["n_queries"] = coords["n_keys"] = coords["n_tokens"]
+        coords["scale"] = ("scale", list(sweep.scale_labels))
+        used = {dim for dims, *_ in variables.values() for dim in dims}
+        settable = {"threshold": sweep.threshold, "quantile": sweep.quantile, "sigma": SIGMAS}
+        coords |= {name: (name, list(values)) for name, values in settable.items() if name in used}
+        return xr.Dataset(variables, coords)
+
+    def _tally_variables(self, axes: tuple[str, ...]) -> dict[str, Any]:
+        """Return the groups' tallies, padded to the cell with most nodes (absent: NaN, with 0 trials)."""
+        shape = self._sweep.shape
+        most = max(len(nodes) for nodes in self._tallies)
+        tallies = np.full((len(self._tallies), most, self._layout.fields), np.nan)
+        first, blocks = np.full((2, len(self._tallies), most), -1, np.int64)
+        for i, nodes in enumerate(self._tallies):
+            for j, (start, count, tally) in enumerate(nodes):
+                tallies[i, j], first[i, j], blocks[i, j] = tally, start, count
+        dims = (*axes, "tally_node")
+        return {
+            "tally": (
+                (*dims, "tally_field"),
+                tallies.reshape(*shape, *tallies.shape[1:]),
+                {
+                    "long_name": "tallies of the groups of blocks and of the right edge of their merge tree",
+                    "fields": json.dumps(self._layout.labels),
+                },
+            ),
+            "tally_first_block": (dims, first.reshape(*shape, most), {"long_name": "first block; -1: no node"}),
+            "tally_blocks": (
+                dims,
+                blocks.reshape(*shape, most),
+                {"long_name": "full blocks merged; 0: one short block; -1: no node"},
+            ),
+        }
+
+
+_BOOKKEEPING = {
+    "score_bin_edge": (("scale", "bin_edge"), "edges of the bins of score_histogram"),
+    "scale_factor": (("scale",), "what a raw score is multiplied by"),
+    "trials": ((), "trials, each one draw of Q and K"),
+    "groups": ((), "groups of trials behind the standard errors; intervals use Student's t with groups - 1"),
+    "score_moments": ((), "how many moments of the score are finite"),
+}
+
+
+def _describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the dimensions after the axes, and the attributes, of a variable."""
+    if variable in _BOOKKEEPING:
+        dims, long_name = _BOOKKEEPING[variable]
+        return dims, {"long_name": long_name, "units": "1"}
+    name, _, suffix = variable, "", ""
+    for ending in ("_se", "_theory"):
+        if variable not in OBSERVABLES and variable.endswith(ending):
+            name, suffix = variable.removesuffix(ending), ending
+    entry = OBSERVABLES[name]
+    dims = ("scale", *entry.dims)
+    if suffix == "_se":
+        return dims, {"long_name": f"standard error of {name}", "units": entry.units}
+    if suffix == "_theory":
+        return dims, {"long_name": f"exact closed form of {name}, blank where there is none", "units": entry.units}
+    attrs = {"long_name": entry.long_name, "units": entry.units, "definition": entry.definition}
+    if entry.error is not None:
+        attrs["ancillary_variables"] = f"{name}_se"
+    return dims, attrs
+
+
+def provenance(sweep: Sweep) -> dict[str, Any]:
+    """Return the attributes that say what the numbers come from."""
+    seed = sweep.axes.get("seed", [sweep.coordinates.get("seed")])
+    return {
+        "title": f"{sweep.name}: dot-product attention by Monte Carlo",
+        "Conventions": "CF-1.11",
+        "sim_version": sim.__version__,
+        "git_commit": _git_commit(),
+        "seed": json.dumps(seed[0] if len(seed) == 1 else list(seed)),
+        "sweep": json.dumps(sweep.resolved()),
+        "sweep_hash": sweep.hash,
+        "code_digest": code_digest(),
+        "schema_version": SCHEMA_VERSION,
+        "numba_version": numba.__version__,
+        "numpy_version": np.__version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _git_commit() -> str:
+    """Return the commit of the package's own checkout, with ``-dirty``, or ``unknown``."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"],
+            cwd=PACKAGE.parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return described.stdout.strip() if described.returncode == 0 else "unknown"
+
+
+def write(dataset: xr.Dataset, path: Path) -> None:
+    """Write `dataset` to `path`, replacing what was there: whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    encoding = {
+        name: {"zlib": True, "complevel": 4, "shuffle": True} for name in dataset.data_vars if dataset[name].ndim
+    }
+    try:
+        dataset.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> xr.Dataset:
+    """Return the dataset in `path`, in memory."""
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as dataset:
+            return dataset.load()
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such dataset") from None
+    except OSError as error:
+        raise InputError(f"{path}: not a netCDF file that can be read ({error})") from None
+
+
+def is_current(path: Path, sweep: Sweep) -> bool:
+    """Return whether `path` holds what running `sweep` with this code would give."""
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as dataset:
+            attrs = dataset.attrs
+    except OSError:
+        return False
+    return attrs.get("sweep_hash") == sweep.hash and attrs.get("code_digest") == code_digest()

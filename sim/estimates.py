@@ -1,0 +1,95 @@
+"""From the groups' tallies to values with standard errors.
+
+The replicate is the group: the scores of one trial share Q and K and are dependent, so that counting
+scores (or rows) as independent would make the errors several times too small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.tally import Layout, leave_one_out, merge_tree
+
+__all__ = ["Tallies", "half_width", "jackknife", "rate_error"]
+
+
+class Tallies:
+    """A cell's tallies as an estimator reads them: the whole first, then each with one group left out.
+
+    Estimators are written for any leading axes, so that one expression gives the estimate and its
+    jackknife replicates.
+
+    Parameters
+    ----------
+    groups : array (groups, fields)
+        The groups' tallies.
+    layout : Layout
+    """
+
+    def __init__(self, groups: np.ndarray, layout: Layout) -> None:
+        whole = groups.copy()
+        merge_tree(whole, layout.segments)
+        rest = leave_one_out(groups, layout.segments) if len(groups) > 1 else groups[:0]
+        self._rows = np.concatenate([whole[:1], rest])
+        self._layout = layout
+        self.sizes = layout.part(groups, "trials")
+        self.trials = float(self.sizes.sum())
+        self.rows = self["rows"][:, None]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return a part, of shape (1 + groups, *part)."""
+        return self._layout.part(self._rows, name)
+
+    def row_mean(self, name: str) -> np.ndarray:
+        """Return the mean over rows of a row quantity, of shape (1 + groups, scales)."""
+        return self[name] / self.rows
+
+    def moment(self, order: int) -> np.ndarray:
+        """Return the mean (1) or central moment (2, 3, 4) of the scores, of shape (1 + groups, scales)."""
+        moments = self["score_moments"]
+        return moments[..., 1] if order == 1 else moments[..., order] / moments[..., 0]
+
+
+def jackknife(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the standard error of values[0] by the jackknife over groups of unequal size.
+
+    The delete-m_j jackknife of Busing, Meijer and van der Leeden (1999), equations 6 to 8.
+
+    Parameters
+    ----------
+    values : array (1 + groups, ...)
+        The estimate from all groups, then the estimate without each group.
+    sizes : array (groups,)
+        Trials in each group.
+
+    Returns
+    -------
+    array (...)
+        NaN for fewer than two groups.
+    """
+    whole, rest = values[0], values[1:]
+    groups = len(rest)
+    if groups < 2:
+        return np.full_like(whole, np.nan)
+    h = (sizes.sum() / sizes).reshape(-1, *(1,) * whole.ndim)
+    pseudo = h * whole - (h - 1) * rest
+    center = groups * whole - ((1 - 1 / h) * rest).sum(axis=0)
+    return np.sqrt(((pseudo - center) ** 2 / (h - 1)).sum(axis=0) / groups)
+
+
+def rate_error(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the standard error of a rate: 3 / trials where it is exactly 0 or 1, else the jackknife's.
+
+    Three events in all is what a Poisson count of zero excludes at 95 %.
+    """
+    error = jackknife(values, sizes)
+    if len(values) < 3:
+        return error
+    return np.where((values[0] == 0) | (values[0] == 1), 3 / sizes.sum(), error)
+
+
+def half_width(se: np.ndarray, groups: np.ndarray, level: float = 0.95) -> np.ndarray:
+    """Return half the width of the interval about an estimate: Student's t with groups - 1 degrees."""
+    from scipy.stats import t
+
+    return np.asarray(se) * t.ppf(0.5 + level / 2, np.maximum(np.asarray(groups) - 1, 1))

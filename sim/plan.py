@@ -1,0 +1,145 @@
+"""The plan of a cell: its blocks and groups, and the arguments of its kernel.
+
+Block and group sizes follow from the cell alone; how many blocks are handed out at a time never matters
+to a number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.block import Geometry, Side
+from sim.cell import Cell
+from sim.cell import Side as SideFields
+from sim.draw import LAW_CODES
+from sim.scales import scale_factor
+from sim.stream import Measures
+from sim.sweep import Sweep
+from sim.tally import Layout
+from sim.theory import ScoreTheory, score_theory
+
+__all__ = ["SIGMAS", "Plan", "layout", "plan"]
+
+SIGMAS = (1, 2, 3)
+MAX_GROUPS = 64
+HISTOGRAM_WIDTHS = 8  # half the histogram's range, in standard deviations
+_WORK_PER_BLOCK = 2**17  # multiplications and their like, some 10 microseconds
+_WORK_PER_BATCH = 2**29  # some 30 milliseconds: what Ctrl-C waits for at the most
+_MAX_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one cell is run.
+
+    Attributes
+    ----------
+    blocks, block_trials : int
+        Number of blocks, and trials in each (1 to 8); the last may be short.
+    group_blocks : int
+        Blocks in a group, a power of two: at most 64 groups.
+    batch_blocks : int
+        Blocks handed to a thread at a time, a power of two.
+    factors : tuple of float
+        Of the scale rules.
+    edges : array (bins + 1,)
+        Of the histogram, in raw units.
+    """
+
+    cell: Cell
+    trials: int
+    blocks: int
+    block_trials: int
+    group_blocks: int
+    batch_blocks: int
+    factors: tuple[float, ...]
+    edges: np.ndarray
+    theory: ScoreTheory
+    query: Side
+    key: Side
+    geometry: Geometry
+    measures: Measures
+
+
+def layout(sweep: Sweep) -> Layout:
+    """Return the layout of the sweep's tallies, the same for all its cells."""
+    bins = sweep.histogram.bins if sweep.histogram else 256
+    sizes = {
+        "scale": len(sweep.scale),
+        "threshold": len(sweep.threshold),
+        "sigma": len(SIGMAS),
+        "bin": bins + 2,
+    }
+    return Layout(sweep.observables, sizes)
+
+
+def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
+    """Return the plan of one cell of `sweep`."""
+    # the product, the passes over the scores, and the elements at some 8 multiplications each
+    work = cell.n_queries * cell.n_keys * (cell.d_k + 32) + 8 * (cell.n_queries + cell.n_keys) * cell.d_k
+    block_trials = _power_of_two(_WORK_PER_BLOCK // work, 8)
+    blocks = -(-sweep.trials // block_trials)
+    group_blocks = 1 << max(0, math.ceil(math.log2(blocks / MAX_GROUPS)))
+    theory = score_theory(cell)
+    edges = _edges(sweep, theory)
+    factors = tuple(scale_factor(scale, cell.d_k, cell.n_keys) for scale in sweep.scale)
+    first, second = (np.uint32(word) for word in cell.philox_key())
+    return Plan(
+        cell=cell,
+        trials=sweep.trials,
+        blocks=blocks,
+        block_trials=block_trials,
+        group_blocks=group_blocks,
+        batch_blocks=_power_of_two(_WORK_PER_BATCH // (work * block_trials), _MAX_BATCH),
+        factors=factors,
+        edges=edges,
+        theory=theory,
+        query=_side(cell.query, cell.precision),
+        key=_side(cell.key, cell.precision),
+        geometry=Geometry(cell.n_queries, cell.n_keys, cell.d_k, sweep.trials, block_trials, (first, second)),
+        measures=_measures(sweep, cell, layout, theory, factors, edges),
+    )
+
+
+def _power_of_two(at_most: int, limit: int) -> int:
+    """Return the largest power of two within both bounds, and at least 1."""
+    return 1 << max(0, min(at_most, limit).bit_length() - 1)
+
+
+def _side(side: SideFields, precision: str) -> Side:
+    shape = next((float(value) for _, value in side.law.parameters), 0.0)
+    return Side(LAW_CODES[side.law.kind], np.array([side.mean, side.std, shape], precision))
+
+
+def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
+    if sweep.histogram:
+        return np.linspace(sweep.histogram.low, sweep.histogram.high, sweep.histogram.bins + 1)
+    half = HISTOGRAM_WIDTHS * (theory.std or 1.0)  # a constant score: any width will do
+    # A little to the left: on a lattice the mean and whole standard deviations are values that scores
+    # take, and rounding would decide on which side of an edge.
+    left = half / 2**17
+    return np.linspace(theory.mean - half, theory.mean + half, 257) - left
+
+
+def _measures(
+    sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, factors: tuple[float, ...], edges: np.ndarray
+) -> Measures:
+    real = np.dtype(cell.precision)
+    # On a lattice a whole number of standard deviations can be a value that scores take: it counts, so
+    # the limit is wider by what a dot product's rounding may do.
+    rounding = 32 * float(np.finfo(real).eps)
+    limits = [sigma * theory.std + rounding * (theory.std + abs(theory.mean)) for sigma in SIGMAS]
+    per_width = (len(edges) - 1) / (edges[-1] - edges[0])
+    return Measures(
+        offsets=layout.offsets,
+        factors=np.array(factors),
+        real_factors=np.array(factors, real),
+        thresholds=np.array(sweep.threshold),
+        window=np.array([theory.mean, *limits], real),
+        unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
+        histogram=np.array([edges[0], per_width], real),
+        bins=len(edges) + 1,
+    )

@@ -1,0 +1,103 @@
+"""Run by test_cudasim.py in a process of its own: the shared device functions inside CUDA kernels.
+
+Prints nothing; saves the words, elements and rows of two tiny grids to the file it is given.
+"""
+
+import sys
+
+import numpy as np
+from numba import cuda
+
+from sim.laws import LAWS
+from sim.philox import KEY, philox4x32
+from sim.rows import effective_keys, rise, sum_squares, term32, weight_entropy, weight_max
+
+TOKENS, QUADS, TRIAL = 8, 2, 7
+CELL_KEY = (np.uint32(0x12345678), np.uint32(0x9ABCDEF0))
+ROWS, KEYS = 6, 33
+FACTORS = (1.0, 0.25, -0.5, 40.0)
+GAUSSIAN, UNIFORM, SIGN = (LAWS[name].float32 for name in ("gaussian", "uniform", "rademacher"))
+
+
+@cuda.jit
+def words_and_elements(words, elements):
+    """One thread for each counter: token × quad of elements."""
+    token, quad = cuda.grid(2)
+    if token < words.shape[0] and quad < words.shape[1]:
+        counter = (np.uint32(quad), np.uint32(token), np.uint32(TRIAL), KEY)
+        a, b, c, d = philox4x32(counter, CELL_KEY)
+        words[token, quad, 0], words[token, quad, 1], words[token, quad, 2], words[token, quad, 3] = a, b, c, d
+        zero = np.float32(0)
+        g = GAUSSIAN(a, b, c, d, zero)
+        u = UNIFORM(a, b, c, d, zero)
+        s = SIGN(a, b, c, d, zero)
+        for i in range(4):
+            elements[0, token, quad, i] = g[i]
+            elements[1, token, quad, i] = u[i]
+            elements[2, token, quad, i] = s[i]
+
+
+@cuda.jit
+def rows_of_scores(scores, factors, out):
+    """One block for each row and rule, one thread for every 8 keys; the threads' sums meet in shared memory."""
+    row, rule = cuda.blockIdx.x, cuda.blockIdx.y
+    thread = cuda.threadIdx.x
+    sums = cuda.shared.array((8, 4), np.float64)  # of each thread: its maximum, T1, T2, D
+    factor = np.float32(factors[rule])
+    at, end = thread * 8, min(thread * 8 + 8, scores.shape[1])
+    if at < end:
+        largest = at
+        for j in range(at, end):
+            if factor * scores[row, j] > factor * scores[row, largest]:
+                largest = j
+        t1, t2, d = 0.0, 0.0, 0.0
+        for j in range(at, end):
+            x = factor * (scores[row, j] - scores[row, largest])
+            e, square, weighted = term32(x)
+            if x == 0.0 and j != largest:  # a tie
+                e, square = np.float32(1), np.float32(1)
+            t1, t2, d = t1 + e, t2 + square, d - weighted
+        sums[thread, 0] = np.float64(factor) * np.float64(scores[row, largest])
+        sums[thread, 1], sums[thread, 2], sums[thread, 3] = t1, t2, d
+    cuda.syncthreads()
+    if thread == 0:
+        m, t1, t2, d = sums[0, 0], sums[0, 1], sums[0, 2], sums[0, 3]
+        for other in range(1, (scores.shape[1] + 7) // 8):
+            n, u1, u2, f = sums[other, 0], sums[other, 1], sums[other, 2], sums[other, 3]
+            if n > m:
+                t1, t2, d = rise(t1, t2, d, n - m)
+                m = n
+            else:
+                u1, u2, f = rise(u1, u2, f, m - n)
+            t1, t2, d = t1 + u1, t2 + u2, d + f
+        entropy = weight_entropy(t1, d)
+        out[row, rule, 0] = weight_max(t1)
+        out[row, rule, 1] = entropy
+        out[row, rule, 2] = effective_keys(entropy)
+        out[row, rule, 3] = sum_squares(t1, t2)
+
+
+def scores_of_rows() -> np.ndarray:
+    """Return the raw scores of the second grid: ordinary, wide, tied, equal, one-hot, near 1e4."""
+    scores = np.random.default_rng(0).standard_normal((ROWS, KEYS)).astype(np.float32)
+    scores[1] *= 10
+    scores[2] = np.round(scores[2])
+    scores[3] = 3
+    scores[4] = -1e4
+    scores[4, 20] = 1e4
+    scores[5] += 1e4
+    return scores
+
+
+def main(path: str) -> None:
+    """Launch both grids and save what they wrote."""
+    words = np.zeros((TOKENS, QUADS, 4), np.uint32)
+    elements = np.zeros((3, TOKENS, QUADS, 4), np.float32)
+    words_and_elements[(2, 1), (4, 2)](words, elements)
+    rows = np.zeros((ROWS, len(FACTORS), 4))
+    rows_of_scores[(ROWS, len(FACTORS)), 8](scores_of_rows(), np.array(FACTORS), rows)
+    np.savez(path, words=words, elements=elements, rows=rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
