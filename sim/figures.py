@@ -189,7 +189,6 @@ def _range(values: Any) -> str:
 _FOOT = {
     "law": "{} elements",
     "trials": "{} trials a point",
-    "n_tokens": "{0} queries × {0} keys",
     "n_queries": "{} queries",
     "n_keys": "{} keys",
     "seed": "seed {}",
@@ -234,7 +233,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 def _with_palette(png: bytes) -> bytes:
     """Return the image in 256 colours: a quarter of the size, and no difference to be seen."""
-    from PIL import Image  # Matplotlib's own dependency
+    from PIL import Image
 
     small = io.BytesIO()
     image = Image.open(io.BytesIO(png)).convert("RGB")

@@ -98,7 +98,7 @@ _TURN64 = 2 * math.pi / 2**32
 @device
 def _normal_pair32(radial, angular):
     u = (np.float32(np.int32(radial >> _SHIFT1)) + _HALF32) * _UNIT32
-    radius = np.sqrt(_MINUS_TWO32 * log32(u))
+    radius = math.sqrt(_MINUS_TWO32 * log32(u))  # np.sqrt of a scalar does not compile for CUDA
     cosine, sine = cos_sin_turn32(angular)
     return radius * cosine, radius * sine
 
