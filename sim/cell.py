@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator
 
 from sim.kinds import Choice
 from sim.laws import LAWS
-from sim.reading import Real, Record, Whole, canonical, canonical_json, read_choice, read_name
+from sim.reading import Real, Record, Whole, canonical, canonical_json, in_range, read_choice, read_name
 
 __all__ = ["PRECISIONS", "Cell", "Side"]
 
@@ -23,8 +24,10 @@ class Side(Record):
     law: Annotated[Choice, PlainValidator(lambda given: read_choice(given, LAWS))] = Field(
         default=Choice("gaussian"), description="a law"
     )
-    mean: Real = Field(default=0.0, description="a finite number")
-    std: Real = Field(default=1.0, ge=0, description="a finite number of at least 0")
+    mean: Annotated[Real, AfterValidator(in_range)] = Field(default=0.0, description="a finite number")
+    std: Annotated[Real, Field(ge=0), AfterValidator(in_range)] = Field(
+        default=1.0, description="a finite number of at least 0"
+    )
 
     def draw_fields(self) -> dict[str, Any]:
         """Return the canonical form, defaults left out."""
@@ -63,6 +66,14 @@ class Cell(Record):
         counts = {"seed": self.seed, "d_k": self.d_k, "n_queries": self.n_queries, "n_keys": self.n_keys}
         sides = {"query": self.query.draw_fields(), "key": self.key.draw_fields()}
         return counts | {name: fields for name, fields in sides.items() if fields}
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether numbers of the cell's precision can tell its scores apart: their mean may be far from 0."""
+        (mu, sigma), (nu, tau) = ((side.mean, side.std) for side in (self.query, self.key))
+        std = math.sqrt(self.d_k * ((sigma * tau) ** 2 + (mu * tau) ** 2 + (nu * sigma) ** 2))
+        step = {"float32": 2.0**-23, "float64": 2.0**-52}[self.precision]
+        return std == 0 or abs(self.d_k * mu * nu) * step <= std
 
     def philox_key(self) -> tuple[int, int]:
         """Return the two 32-bit words of the generator's key: a hash of :meth:`draw_fields`."""

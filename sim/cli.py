@@ -5,11 +5,14 @@ What is heavy is imported inside the commands, so that ``sim --help`` answers at
 
 from __future__ import annotations
 
+import _thread
+import errno
 import functools
 import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,6 +34,7 @@ __all__ = ["main"]
 
 FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 QUICK_TRIALS = 64
+MAX_THREADS = 1024
 RESULTS = Path("results")
 
 app = typer.Typer(
@@ -41,6 +45,7 @@ app = typer.Typer(
     help="Monte Carlo laboratory for dot-product attention: simulate, draw and read experiments.",
 )
 
+Threads = Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_THREADS, help="All cores unless given.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder of results.")]
 Folder = Annotated[Path | None, typer.Option(metavar="DIR", help="The experiments' folder, if not the package's own.")]
 
@@ -71,8 +76,11 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             except Exception as error:
                 if os.environ.get("SIM_DEBUG"):
                     raise
-                code = FAILED
-                message = f"Failed: {type(error).__name__}: {error} (SIM_DEBUG=1 shows where)"
+                if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                    code, message = WRONG_INPUT, f"Error: a name is too long for a file: {_short(error.filename)}"
+                else:
+                    code = FAILED
+                    message = f"Failed: {type(error).__name__}: {error} (SIM_DEBUG=1 shows where)"
             else:
                 return
             typer.echo(message, err=True)
@@ -81,6 +89,12 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return app.command(name)(guarded)
 
     return register
+
+
+def _short(name: object) -> str:
+    from sim.reading import show
+
+    return show(name)
 
 
 @_command("list")
@@ -99,7 +113,7 @@ def run(
     target: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="An experiment, or a file with a sweep.")],
     trials: Annotated[int | None, typer.Option(metavar="N", help="Trials per cell, in place of the sweep's.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The seed, in place of the sweep's.")] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="All cores unless given.")] = None,
+    threads: Threads = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.CPU,
     out: Out = RESULTS,
     quick: Annotated[bool, typer.Option("--quick", help=f"At most {QUICK_TRIALS} trials; into DIR/quick.")] = False,
@@ -247,7 +261,13 @@ def _draw(entry: Entry, out: Path) -> None:
         return
     datasets = {key: read(path) for key, path in paths.items()}
     with figures.style():
-        figure = experiment.figure(next(iter(datasets.values())) if experiment.single else datasets)
+        try:
+            figure = experiment.figure(next(iter(datasets.values())) if experiment.single else datasets)
+        except KeyError as error:  # what Xarray raises for a variable, a coordinate or a value that is not there
+            files = " or ".join(map(str, paths.values()))
+            raise InputError(
+                f"experiment {entry.name}: {files} lacks what the figure needs ({error}); sim run {entry.name} makes it"
+            ) from error
     _check_writable(out / entry.name / "figure.png")
     for path in figures.save(figure, out / entry.name):
         print(path)
@@ -314,9 +334,30 @@ def _bar() -> Progress:
     return Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
 
 
-def main() -> None:
-    """Run the command line; the exit code is 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Bring Ctrl-C back where it was lost, and keep tracebacks of finalisers from the user.
+
+    An exception cannot leave a C library's call back into Python, which is where compiling spends its time.
+    """
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    elif os.environ.get("SIM_DEBUG"):
+        sys.__unraisablehook__(lost)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line on `arguments` (default: the process's own).
+
+    The exit code is 0 done, 1 failed, 2 wrong input, 130 interrupted.
+    """
+    # Closed by the shell (>&-): there is nobody to tell, which is no reason to fail.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # a terminal without ± is no reason to fail
-    app(prog_name="sim")
+    hook, sys.unraisablehook = sys.unraisablehook, _unraisable
+    try:
+        app(arguments, prog_name="sim")
+    finally:
+        sys.unraisablehook = hook

@@ -182,9 +182,12 @@ def write(dataset: xr.Dataset, path: Path) -> None:
     encoding = {
         name: {"zlib": True, "complevel": 4, "shuffle": True} for name in dataset.data_vars if dataset[name].ndim
     }
+    # By way of memory: on a full disk the HDF5 library itself crashes.
+    content = dataset.to_netcdf(engine="h5netcdf", encoding=encoding)
     try:
-        dataset.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
-        with open(temporary, "rb") as file:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
@@ -198,7 +201,7 @@ def read(path: Path) -> xr.Dataset:
             return dataset.load()
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such dataset") from None
-    except OSError as error:
+    except Exception as error:  # a damaged file may raise anything
         raise InputError(f"{path}: not a netCDF file that can be read ({error})") from None
 
 
@@ -207,6 +210,6 @@ def is_current(path: Path, sweep: Sweep) -> bool:
     try:
         with xr.open_dataset(path, engine="h5netcdf") as dataset:
             attrs = dataset.attrs
-    except OSError:
+    except Exception:  # a damaged file may raise anything
         return False
     return attrs.get("sweep_hash") == sweep.hash and attrs.get("code_digest") == code_digest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ def _summary(path: Path) -> str:
     """Read the docstring's first line without running the module."""
     try:
         text = ast.get_docstring(ast.parse(path.read_bytes()))
-    except (SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         return f"(cannot be read: {error})"
     return text.splitlines()[0] if text else ""
 
@@ -123,9 +124,22 @@ def _import(entry: Entry) -> ModuleType:
         spec.loader.exec_module(module)
     except InputError as error:
         raise InputError(f"experiment {entry.name}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ImportError(f"experiment {entry.name} ({entry.path}): {type(error).__name__}: {error}") from error
     return module
+
+
+def _check_keys(name: str, swept: Mapping[Any, Any]) -> None:
+    if not swept:
+        raise InputError(
+            f"experiment {name}: SWEEP = {{}} is not allowed: it must be a Sweep, or a dict of at least one"
+        )
+    for key in swept:
+        if not isinstance(key, str) or not re.fullmatch(r"\w[\w.=+-]*", key):
+            raise InputError(
+                f"experiment {name}: the key {key!r} of SWEEP is not allowed: it must be text of letters, digits "
+                "and _ . = + -, as it names a file"
+            )
 
 
 def load(entry: Entry) -> Experiment:
@@ -145,5 +159,7 @@ def load(entry: Entry) -> Experiment:
     if (swept is None) == (dataset is None):
         raise InputError(f"experiment {entry.name}: define either SWEEP or a function dataset(quick)")
     single = not isinstance(swept, dict)
+    if isinstance(swept, dict):
+        _check_keys(entry.name, swept)
     sweeps = swept if isinstance(swept, dict) else {} if swept is None else {SINGLE: swept}
     return Experiment(entry.name, sweeps, dataset, getattr(module, "figure", None), single)

@@ -100,6 +100,9 @@ class Grid:
         tables = (_cell_table([*leaves.items(), *zip(lists, point, strict=True)]) for point in points)
         cells = tuple(validated(Cell, table, written_as) for table in tables)
 
+        for cell in cells:
+            _check_resolved(cell)
+
         axes = {}
         stride = len(cells)
         for path, values in lists.items():
@@ -118,6 +121,19 @@ def _check_size(lists: Mapping[Path, list[Any]]) -> None:
     if (total := math.prod(map(len, lists.values()))) > MAX_CELLS:
         sizes = " × ".join(f"{dotted(path)}: {len(values)}" for path, values in lists.items())
         raise InputError(f"{total} cells are too many ({sizes}): a sweep has at most {MAX_CELLS}")
+
+
+def _check_resolved(cell: Cell) -> None:
+    if not cell.is_resolved:
+        sides = ", ".join(
+            f"{name} mean {side.mean:g} and std {side.std:g}"
+            for name, side in (("query", cell.query), ("key", cell.key))
+        )
+        raise InputError(
+            f"mean and std: with {sides} the scores differ by less than the rounding of {cell.precision}; "
+            f"give a mean nearer to 0 or a larger std"
+            + (', or precision = "float64"' if cell.precision == "float32" else "")
+        )
 
 
 def _schema(fields: Mapping[str, Any]) -> list[Path]:

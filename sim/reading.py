@@ -26,6 +26,7 @@ __all__ = [
     "canonical",
     "canonical_json",
     "dotted",
+    "in_range",
     "label",
     "not_allowed",
     "read_choice",
@@ -57,7 +58,7 @@ def show(value: object) -> str:
 
 def dotted(path: Path) -> str:
     """Return the path as the user knows it: ``key.mean``."""
-    return ".".join(part if part.isidentifier() else show(part) for part in path)
+    return ".".join(part if part.isidentifier() and len(part) <= 80 else show(part) for part in path)
 
 
 def not_allowed(given: object, allowed: str, hint: str = "") -> str:
@@ -95,6 +96,17 @@ def read_real(given: object, allowed: str) -> float:
         return _REAL.validate_python(given)
     except ValidationError:
         raise RefusedError(not_allowed(given, allowed)) from None
+
+
+def in_range(value: float) -> float:
+    """Return `value` if it is 0 or of a size that keeps scores in range.
+
+    Up to here the scores stay within single precision, and the squares of their fourth powers, of which the
+    errors are made, within double precision.
+    """
+    if value != 0 and not 1e-9 <= abs(value) <= 1e9:
+        raise RefusedError(not_allowed(value, "0, or between 1e-9 and 1e9 in size"))
+    return value
 
 
 def read_choice(given: object, registry: Mapping[str, Kind], instead: str = "") -> Choice:

@@ -13,6 +13,7 @@ from sim.reading import (
     Record,
     RefusedError,
     Whole,
+    in_range,
     not_allowed,
     read_choice,
     read_name,
@@ -70,7 +71,7 @@ def _read_scale(given: object) -> Choice | float:
                 hint = "lists may not stand inside a scale table; list the tables: scale = [{...}, {...}]"
                 raise RefusedError(f" = {show(value)} is not allowed: {hint}", (str(key),))
     elif not isinstance(given, (str, Choice)):
-        return read_real(given, f"one of {', '.join(SCALES)}, a table {{kind = ...}} or a finite number")
+        return in_range(read_real(given, f"one of {', '.join(SCALES)}, a table {{kind = ...}} or a finite number"))
     return read_choice(given, SCALES, " or a number")
 
 
@@ -85,6 +86,11 @@ class Histogram(Record):
     def _ordered(self) -> Histogram:
         if not self.low < self.high:
             raise RefusedError(not_allowed(self.high, f"above histogram.low = {self.low}"), ("high",))
+        for name, edge in (("low", self.low), ("high", self.high)):
+            if abs(edge) > 1e30:
+                raise RefusedError(not_allowed(edge, "at most 1e30 in size"), (name,))
+        if self.high - self.low < 1e-30:  # bins per unit of score would leave single precision
+            raise RefusedError(not_allowed(self.high, f"at least 1e-30 above histogram.low = {self.low}"), ("high",))
         return self
 
 

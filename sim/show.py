@@ -23,6 +23,7 @@ __all__ = ["find_datasets", "number", "print_dataset", "with_error"]
 _COMPANIONS = ("_se", "_theory", "_limit")
 # A histogram is a picture, not a table of 258 lines for each cell.
 _PICTURES = {"bin", "bin_edge"}
+_TALLIES = ["tally_node", "tally_field"]  # for merging datasets, not for reading
 _ROWS = 400
 
 
@@ -84,7 +85,7 @@ def _labels(array: DataArray, dimension: Hashable) -> list[str]:
 
 def _like(dataset: Dataset, name: str, array: DataArray) -> Any:
     """Return a companion's values in the shape of its estimate, or None if it is not there or all blank."""
-    if name not in dataset:
+    if name not in dataset or dataset[name].dtype.kind not in "biuf" or not {*dataset[name].dims} <= {*array.dims}:
         return None
     values = dataset[name].broadcast_like(array).transpose(*array.dims).values
     return values if np.isfinite(values).any() else None
@@ -166,20 +167,20 @@ def print_dataset(path: Path, console: Console) -> None:
         If the file is no dataset.
     """
     try:
-        opened = xr.open_dataset(path, engine="h5netcdf")
-    except (OSError, ValueError, KeyError) as error:
+        with xr.open_dataset(path, engine="h5netcdf") as opened:
+            dataset = opened.drop_dims(_TALLIES, errors="ignore").load()
+    except Exception as error:  # a damaged file may raise anything
         raise InputError(
             f"dataset: {str(path)!r} cannot be read as netCDF ({error}); give a file that sim run wrote"
         ) from error
-    with opened as dataset:
-        console.print(str(path), style="bold", markup=False, highlight=False)
-        console.print(", ".join(_head(dataset)) or "no parameters recorded", markup=False, highlight=False)
-        pictures = []
-        for name in _listed(dataset):
-            if _PICTURES.intersection(map(str, dataset[name].dims)):
-                pictures.append(name)
-                continue
-            console.print()
-            console.print(_table(dataset, name), highlight=False)
-        if pictures:
-            console.print(f"\nNot listed: {', '.join(pictures)}", markup=False, highlight=False)
+    console.print(str(path), style="bold", markup=False, highlight=False)
+    console.print(", ".join(_head(dataset)) or "no parameters recorded", markup=False, highlight=False)
+    pictures = []
+    for name in _listed(dataset):
+        if _PICTURES.intersection(map(str, dataset[name].dims)):
+            pictures.append(name)
+            continue
+        console.print()
+        console.print(_table(dataset, name), highlight=False)
+    if pictures:
+        console.print(f"\nNot listed: {', '.join(pictures)}", markup=False, highlight=False)

@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner, Result
 
-from sim.cli import Meter, app
+from sim.cli import Meter, _unraisable, app
 from sim.errors import InputError, RunInterrupted
 
 SWEEP = """\
@@ -157,6 +157,8 @@ def test_an_experiment_may_make_its_own_dataset(folder: Path, engine: SimpleName
         (("run", "oen"), "'oen' is not known; did you mean 'one'?"),
         (("run", "one", "--trials", 0), "trials: 0 is not allowed"),
         (("run", "one", "--threads", 0), "--threads"),
+        (("run", "one", "--threads", 10**20), "--threads"),
+        (("run", "x" * 300), "a name is too long for a file: 'xxx"),
         (("run", "one", "--device", "cuda"), "--device: 'cuda' is not there yet"),
         (("run", "one", "--device", "tpu"), "--device"),
         (("run", "one", "--seed", "x"), "--seed"),
@@ -168,6 +170,7 @@ def test_an_experiment_may_make_its_own_dataset(folder: Path, engine: SimpleName
         (("figures", "one"), "sim run one makes it"),
         (("figures", "oen"), "did you mean 'one'?"),
         (("show", "nothing"), "'nothing' is neither a file nor a name under 'results'"),
+        (("show", "x" * 300), "a name is too long for a file: 'xxx"),
         (("show", "file"), "'file' cannot be read as netCDF"),
     ],
 )
@@ -219,6 +222,21 @@ def test_figures_draws_what_is_stored_and_never_simulates(folder: Path, engine: 
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == ["results/one/figure.png", "results/one/figure.svg", "two has no figure"]
     assert len(engine.calls) == 3
+
+
+def test_a_dataset_that_lacks_what_the_figure_needs_is_named(folder: Path, engine: SimpleNamespace) -> None:
+    (folder / "one.py").write_text("from plans import Plan\nSWEEP = Plan()\n\ndef figure(ds):\n    return ds['gone']\n")
+    sim("run", "one", "--experiments", folder)
+    result = sim("figures", "one", "--experiments", folder)
+    assert result.exit_code == 2
+    assert "experiment one: results/one/data.nc lacks what the figure needs" in result.stderr
+    assert "sim run one makes it" in result.stderr
+
+
+def test_an_interrupt_lost_in_a_c_library_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  (it comes a moment later)
+        _unraisable(SimpleNamespace(exc_type=KeyboardInterrupt))  # type: ignore[arg-type]
+        time.sleep(10)
 
 
 def test_progress_is_timed_lines_where_there_is_no_terminal(
@@ -288,6 +306,14 @@ def test_a_toml_sweep_runs_and_is_shown(tmp_path: Path) -> None:
     assert again.stdout == "out/tiny/data.nc is up to date\n"
     other = process("run", "my.toml", "--out", "out", "--if-stale", "--seed", 1, cwd=tmp_path)
     assert other.stdout.startswith("out/tiny/data.nc  (")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail(tmp_path: Path, closed: str) -> None:
+    measured().to_netcdf(tmp_path / "data.nc", engine="h5netcdf")
+    command = f"{sys.executable} -m sim show data.nc {closed}"
+    assert subprocess.run(command, shell=True, cwd=tmp_path, timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

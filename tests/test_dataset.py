@@ -137,6 +137,25 @@ def test_a_file_that_is_no_dataset_is_refused_with_its_name(tmp_path):
         read(Path(tmp_path / "y.nc"))
 
 
+def test_a_damaged_dataset_is_not_current_and_is_refused(dataset, tmp_path):
+    path = tmp_path / "data.nc"
+    write(dataset, path)
+    content = path.read_bytes()
+    path.write_bytes(content[:48] + bytes(len(content) - 48))  # the signature and the length are right
+    assert not is_current(path, sim.Sweep(**CELLS))
+    with pytest.raises(sim.InputError, match=r"data\.nc: not a netCDF file that can be read"):
+        read(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is needed")
+def test_a_full_disk_is_an_error_and_no_crash(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "with_name", lambda *_: Path("/dev/full"))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(OSError, match="No space left"):
+        write(dataset, tmp_path / "data.nc")
+    assert not list(tmp_path.iterdir())
+
+
 def test_tallies_of_a_cell_stay_small(tmp_path):
     write(sim.run(sim.Sweep(d_k=64, n_tokens=64, trials=6400)), tmp_path / "data.nc")
     with h5py.File(tmp_path / "data.nc") as file:

@@ -74,6 +74,24 @@ def test_an_experiment_says_in_one_way_what_it_simulates(folder: Path, source: s
         load(find("vague", folder))
 
 
+@pytest.mark.parametrize("swept", ["{}", "{'../up': 1}", "{3: 1}", "{'': 1}"])
+def test_the_keys_of_several_sweeps_name_files(folder: Path, swept: str) -> None:
+    (folder / "odd.py").write_text(f"SWEEP = {swept}\n")
+    with pytest.raises(InputError, match=r"experiment odd: .* is not allowed"):
+        load(find("odd", folder))
+
+
+def test_a_module_that_leaves_is_named(folder: Path) -> None:
+    (folder / "leaving.py").write_text("import sys\n\nsys.exit(3)\n")
+    with pytest.raises(ImportError, match=r"experiment leaving .*SystemExit: 3"):
+        load(find("leaving", folder))
+
+
+def test_a_file_that_cannot_be_read_is_listed_all_the_same(folder: Path) -> None:
+    (folder / "lost.py").symlink_to(folder / "nowhere")
+    assert find("lost", folder).summary.startswith("(cannot be read: ")
+
+
 def test_the_package_s_own_experiments_load_and_can_be_drawn() -> None:
     entries = find_all()
     assert entries

@@ -67,12 +67,32 @@ def test_show_puts_error_and_theory_beside_each_estimate(tmp_path: Path) -> None
         xr.Dataset({"x": (("a", "b", "c", "d"), np.ones((2, 2, 2, 2))), "x_se": ("a", [0.1, 0.2]), "x_theory": 1.0}),
         xr.Dataset({"x": ("a", np.empty(0)), "trials": ("a", np.empty(0, dtype=int))}),
         xr.Dataset({"x": True, "y": 3}),
+        xr.Dataset({"x": ("a", [1.0, 2.0]), "x_se": ("b", [0.1, 0.2, 0.3])}),
+        xr.Dataset({"x": ("a", [1.0, 2.0]), "x_se": ("a", ["small", "large"])}),
     ],
 )
 def test_show_reads_datasets_that_lack_things(tmp_path: Path, dataset: xr.Dataset) -> None:
     path = tmp_path / "some.nc"
     dataset.to_netcdf(path, engine="h5netcdf")
     assert shown(path).startswith(str(path))
+
+
+def test_show_leaves_the_groups_tallies_out(tmp_path: Path) -> None:
+    path = tmp_path / "data.nc"
+    tallies = {"tally": (("tally_node", "tally_field"), np.ones((3, 4))), "tally_blocks": ("tally_node", [1, 1, 1])}
+    measured().assign(tallies).to_netcdf(path, engine="h5netcdf")
+    assert "tally" not in shown(path)
+
+
+def test_a_damaged_dataset_is_refused_before_anything_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.nc"
+    noise = xr.Dataset({"x": ("n", np.random.default_rng(0).normal(size=10_000))})
+    noise.to_netcdf(path, engine="h5netcdf", encoding={"x": {"zlib": True}})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 100] = bytes(100)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read as netCDF"):
+        shown(path)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ MISSPELT = [
     ({"trails": 3}, r"^trails is unknown: .*; did you mean 'trials'\?$"),
     ({"ntokens": [3]}, r"^ntokens is unknown: .*; did you mean 'n_tokens'\?$"),
     ({"keys": {"mean": 1}}, r"^keys is unknown: .*; did you mean 'key'\?$"),
+    ({"k" * 5000: 1}, r"^'kkk.*kkk' is unknown: a sweep takes"),
     ({"a b": 1}, r"^'a b' is unknown: a sweep takes"),
     ({"key": {"mena": 1}}, r"^key\.mena is unknown: \[key\] takes law, mean, std; did you mean 'mean'\?$"),
     (
@@ -80,6 +81,28 @@ OUT_OF_RANGE = [
     ({"histogram": {"low": 0, "high": 1, "bins": 4097}}, r"^histogram\.bins = 4097 is not allowed"),
     ({"histogram": {"low": 1, "high": 1}}, r"^histogram\.high = 1\.0 is not allowed: it must be above .*low = 1\.0$"),
     ({"histogram": {"low": -INF, "high": 1}}, r"^histogram\.low = -inf is not allowed: it must be a finite number"),
+]
+
+# Numbers that kernels could not hold: they overflow, vanish, or differ by less than their rounding.
+OUT_OF_REACH = [
+    (
+        {"vectors": {"std": 1e30}},
+        r"^vectors\.std = 1e\+30 is not allowed: it must be 0, or between 1e-9 and 1e9 in size$",
+    ),
+    ({"vectors": {"std": 1e-30}}, r"^vectors\.std = 1e-30 is not allowed"),
+    ({"query": {"mean": [0, -1e200]}}, r"^query\.mean = -1e\+200 is not allowed"),
+    ({"scale": [1, 1e300]}, r"^scale = 1e\+300 is not allowed: it must be 0, or between"),
+    ({"scale": -1e-300}, r"^scale = -1e-300 is not allowed"),
+    (
+        {"histogram": {"low": -1e308, "high": 1e308}},
+        r"^histogram\.low = -1e\+308 is not allowed: .*at most 1e30 in size$",
+    ),
+    ({"histogram": {"low": 0, "high": 1e-320}}, r"^histogram\.high = 1e-320 is not allowed: it must be at least 1e-30"),
+    (
+        {"vectors": {"mean": [0, 1e4], "std": 1e-4}},
+        r"^mean and std: with query mean 10000 and std 0\.0001, .* rounding of float32; .* precision = \"float64\"$",
+    ),
+    ({"vectors": {"mean": 1e9, "std": 1e-9}, "precision": "float64"}, r"rounding of float64; .* larger std$"),
 ]
 
 LISTS = [
@@ -189,7 +212,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"), [*MISSPELT, *OUT_OF_RANGE, *LISTS, *WRONG_TYPES, *NAMES, *CONTRADICTIONS]
+    ("fields", "message"), [*MISSPELT, *OUT_OF_RANGE, *OUT_OF_REACH, *LISTS, *WRONG_TYPES, *NAMES, *CONTRADICTIONS]
 )
 def test_refused(fields, message):
     with pytest.raises(InputError, match=message) as caught:
@@ -197,6 +220,11 @@ def test_refused(fields, message):
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("fields", [{"mean": 1e6}, {"std": 0, "mean": 1e9}, {"std": 1e9}, {"mean": -1e-9, "std": 1e-9}])
+def test_large_and_small_numbers_within_reach_are_accepted(fields):
+    assert sweep(vectors=fields).cells
 
 
 @pytest.mark.parametrize(
