@@ -55,8 +55,10 @@ def run(
     """
     if device != "cpu":
         raise InputError(f"device: got {device!r}; this version computes on 'cpu' alone")
-    if threads is not None and threads < 1:
-        raise InputError(f"threads: got {threads!r}; allowed: a whole number of at least 1")
+    if not isinstance(sweep, Sweep):
+        raise InputError(f"sweep: got {type(sweep).__name__}; allowed: a sim.Sweep, as from sim.Sweep.from_toml(path)")
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 1024):
+        raise InputError(f"threads: got {threads!r}; allowed: a whole number from 1 to 1024")
     threads = threads or available_threads()
     start = time.perf_counter()
     tally_layout = layout(sweep)

@@ -6,6 +6,7 @@ would go unseen. The cache folder is therefore named by a digest of all that is 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -26,15 +27,19 @@ _ELEMENTWISE = {"contract", "nsz"}
 
 
 def _cache_folder() -> Path:
-    root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    kernels = Path(root) / "attention-sim" / "kernels"
     try:
+        root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        kernels = Path(root) / "attention-sim" / "kernels"
         folder = kernels / f"{kernel_digest()}-numba{numba.__version__}"
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)  # the date of last use
         _forget_old(kernels)
-    except OSError:  # a home that cannot be written: compile for this process alone
-        return Path(tempfile.mkdtemp(prefix="attention-sim-kernels-"))
+        probe = folder / f".{os.getpid()}"
+        probe.write_bytes(b"")  # a folder that is there may still be read-only
+        probe.unlink()
+    except (OSError, RuntimeError):  # no home, or one that cannot be written: compile for this process alone
+        folder = Path(tempfile.mkdtemp(prefix="attention-sim-kernels-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 

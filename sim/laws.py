@@ -32,14 +32,14 @@ class Law(Kind):
         parameter, 0 where it has none.
     moments : function (shape) -> (E z, E z^2, E z^3, E z^4)
         Of the standardised element.
-    symmetric : bool
-        Whether z and -z have the same distribution.
+    discrete : bool
+        Whether z takes a few values only, so that scores can tie with a limit exactly.
     """
 
     float32: Any
     float64: Any
     moments: Callable[[float], tuple[float, float, float, float]]
-    symmetric: bool = True
+    discrete: bool = False
 
 
 _TOP_BIT = np.uint32(0x80000000)
@@ -125,7 +125,9 @@ def _gaussian64(a, b, c, d, shape):
 
 
 LAWS: dict[str, Law] = {
-    "rademacher": Law(float32=_rademacher32, float64=_rademacher64, moments=lambda _: (0.0, 1.0, 0.0, 1.0)),
+    "rademacher": Law(
+        float32=_rademacher32, float64=_rademacher64, moments=lambda _: (0.0, 1.0, 0.0, 1.0), discrete=True
+    ),
     "gaussian": Law(float32=_gaussian32, float64=_gaussian64, moments=lambda _: (0.0, 1.0, 0.0, 3.0)),
     "uniform": Law(float32=_uniform32, float64=_uniform64, moments=lambda _: (0.0, 1.0, 0.0, 9 / 5)),
 }

@@ -77,7 +77,7 @@ def _excess_kurtosis(tallies: Tallies, plan: Plan) -> Values:
 
 def _within_sigma(tallies: Tallies, plan: Plan) -> Values:
     counts = tallies["score_within_sigma"] / (tallies.rows * plan.cell.n_keys)
-    counts = np.where(np.isnan(plan.theory.std), np.nan, counts)
+    counts = np.where(np.isnan(plan.measures.window).any(), np.nan, counts)
     return np.repeat(counts[:, None, :], len(plan.factors), axis=1)
 
 
@@ -212,7 +212,7 @@ OBSERVABLES: dict[str, Observable] = {
     "score_quantile": Observable(
         family="distribution",
         long_name=f"quantile {_ABOUT}",
-        definition="from the histogram, linear within a bin; blank in an open end",
+        definition="from the histogram, with a density that is linear within a bin; blank in an open end",
         dims=("quantile",),
         special=_quantiles,
     ),

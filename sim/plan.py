@@ -15,6 +15,7 @@ from sim.block import Geometry, Side
 from sim.cell import Cell
 from sim.cell import Side as SideFields
 from sim.draw import LAW_CODES
+from sim.laws import LAWS
 from sim.scales import scale_factor
 from sim.stream import Measures
 from sim.sweep import Sweep
@@ -117,28 +118,37 @@ def _side(side: SideFields, precision: str) -> Side:
 def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
     if sweep.histogram:
         return np.linspace(sweep.histogram.low, sweep.histogram.high, sweep.histogram.bins + 1)
-    half = HISTOGRAM_WIDTHS * (theory.std or 1.0)  # a constant score: any width will do
+    half = HISTOGRAM_WIDTHS * (theory.std or max(1.0, abs(theory.mean)))  # a constant score: any width will do
     # A little to the left: on a lattice the mean and whole standard deviations are values that scores
     # take, and rounding would decide on which side of an edge.
     left = half / 2**17
     return np.linspace(theory.mean - half, theory.mean + half, 257) - left
 
 
+def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
+    """Return the center and the limits of ``score_within_sigma``; NaN where rounding could decide.
+
+    Scores of discrete elements can lie exactly at a whole number of standard deviations, and then count: the
+    limit is wider by what a dot product's rounding may do.
+    """
+    is_discrete = LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
+    slack = 32 * float(np.finfo(cell.precision).eps) * (theory.std + abs(theory.mean)) if is_discrete else 0.0
+    if slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
+        return np.full(1 + len(SIGMAS), np.nan)
+    return np.array([theory.mean, *(sigma * theory.std + slack for sigma in SIGMAS)])
+
+
 def _measures(
     sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, factors: tuple[float, ...], edges: np.ndarray
 ) -> Measures:
     real = np.dtype(cell.precision)
-    # On a lattice a whole number of standard deviations can be a value that scores take: it counts, so
-    # the limit is wider by what a dot product's rounding may do.
-    rounding = 32 * float(np.finfo(real).eps)
-    limits = [sigma * theory.std + rounding * (theory.std + abs(theory.mean)) for sigma in SIGMAS]
     per_width = (len(edges) - 1) / (edges[-1] - edges[0])
     return Measures(
         offsets=layout.offsets,
         factors=np.array(factors),
         real_factors=np.array(factors, real),
         thresholds=np.array(sweep.threshold),
-        window=np.array([theory.mean, *limits], real),
+        window=_window(cell, theory).astype(real),
         unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
         histogram=np.array([edges[0], per_width], real),
         bins=len(edges) + 1,

@@ -77,7 +77,8 @@ def count_bins(s, low, per_width, index, counts):
     zero, one = s.dtype.type(0), s.dtype.type(1)
     for j in range(s.shape[0]):
         place = np.floor((s[j] - low) * per_width) + one
-        index[j] = np.int32(min(max(place, zero), top))
+        place = place if place > zero else zero  # a NaN is counted below
+        index[j] = np.int32(place if place < top else top)
     for j in range(s.shape[0]):
         counts[index[j]] += 1.0
 
