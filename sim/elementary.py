@@ -36,31 +36,40 @@ _float_of_bits64 = _bitcast(types.int64, types.float64)
 _bits_of_float64 = _bitcast(types.float64, types.int64)
 
 
-def _binary(name):
-    @intrinsic
-    def call(typingctx, x, y):
-        def codegen(context, builder, signature, args):
-            real = args[0].type
-            function = builder.module.declare_intrinsic(name, [real], ir.FunctionType(real, [real, real]))
-            return builder.call(function, args, fastmath=("nnan", "nsz"))
+def _call_llvm(builder, name, args, flags=()):
+    real = args[0].type
+    function = builder.module.declare_intrinsic(name, [real], ir.FunctionType(real, [real] * len(args)))
+    return builder.call(function, args, fastmath=flags)
 
-        return x(x, x), codegen
+
+def _unary(name):
+    @intrinsic
+    def call(typingctx, x):
+        return x(x), lambda context, builder, signature, args: _call_llvm(builder, name, args)
 
     return call
 
+
+def _binary(name):
+    @intrinsic
+    def call(typingctx, x, y):
+        return x(x, x), lambda context, builder, signature, args: _call_llvm(builder, name, args, ("nnan", "nsz"))
+
+    return call
+
+
+# `np.floor` of a scalar does not compile for CUDA, and `math.floor` gives an integer.
+_floor = _unary("llvm.floor")
 
 # Numba's own min and max are a comparison and a branch, and a loop over them stays scalar (0.6 ns a
 # score, so 0.1). A NaN may be passed over: sums show it.
 smaller = _binary("llvm.minnum")
 larger = _binary("llvm.maxnum")
 
-_ONE32, _TWO32 = np.float32(1), np.float32(2)
+_ONE32, _TWO32, _HALF32 = np.float32(1), np.float32(2), np.float32(0.5)
 _LN2_32, _LOG2E_32 = np.float32(math.log(2)), np.float32(1 / math.log(2))
 _LN2_64, _LOG2E_64 = math.log(2), 1 / math.log(2)
 
-# exp(x) = 2^n exp(r). Rounding to n is a conversion of a positive number, that is n + 128 (or 1024), to an
-# integer: NumPy's floor of a scalar does not compile for CUDA, and math.floor gives an int64.
-_SHIFT32, _SHIFT64 = np.float32(128.5), 1024.5
 # exp on [-ln2/2, ln2/2]: minimax of degree 6 (Remez), error 1.9e-9.
 _E2, _E3, _E4, _E5, _E6 = (
     np.float32(c) for c in (0.49999991059, 0.16666419804, 0.041668228805, 0.0083748567850, 0.0013836794533)
@@ -73,11 +82,11 @@ def exp32(x):
 
     Error 3.2e-7 with a fused multiply-add (which `contract` allows), 4.2e-6 without, both at the ends.
     """
-    n = np.int32(x * _LOG2E_32 + _SHIFT32)
-    r = x - np.float32(n - np.int32(128)) * _LN2_32
+    n = _floor(x * _LOG2E_32 + _HALF32)
+    r = x - n * _LN2_32
     p = _E3 + r * (_E4 + r * (_E5 + r * _E6))
     p = _ONE32 + r * (_ONE32 + r * (_E2 + r * p))
-    return p * _float_of_bits32((n - np.int32(1)) << np.int32(23))
+    return p * _float_of_bits32((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
 _F2, _F3, _F4, _F5, _F6, _F7, _F8, _F9, _F10, _F11, _F12, _F13 = (1 / math.factorial(k) for k in range(2, 14))
@@ -89,12 +98,12 @@ def exp64(x):
 
     Error 3e-14 with a fused multiply-add, 9e-14 without, both at the ends.
     """
-    n = np.int32(x * _LOG2E_64 + _SHIFT64)
-    r = x - np.float64(n - np.int32(1024)) * _LN2_64
+    n = _floor(x * _LOG2E_64 + 0.5)
+    r = x - n * _LN2_64
     p = _F9 + r * (_F10 + r * (_F11 + r * (_F12 + r * _F13)))
     p = _F4 + r * (_F5 + r * (_F6 + r * (_F7 + r * (_F8 + r * p))))
     p = 1.0 + r * (1.0 + r * (_F2 + r * (_F3 + r * p)))
-    return p * _float_of_bits64(np.int64(n - np.int32(1)) << np.int64(52))
+    return p * _float_of_bits64((np.int64(n) + np.int64(1023)) << np.int64(52))
 
 
 # log: x = 2^n m with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m-1)/(m+1)) as its own series.

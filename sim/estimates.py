@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.tally import Layout, leave_one_out, merge_tree
 
-__all__ = ["Tallies", "half_width", "jackknife", "rate_error"]
+__all__ = ["Tallies", "jackknife", "rate_error"]
 
 
 class Tallies:
@@ -86,10 +86,3 @@ def rate_error(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     if len(values) < 3:
         return error
     return np.where((values[0] == 0) | (values[0] == 1), 3 / sizes.sum(), error)
-
-
-def half_width(se: np.ndarray, groups: np.ndarray, level: float = 0.95) -> np.ndarray:
-    """Return half the width of the interval about an estimate: Student's t with groups - 1 degrees."""
-    from scipy.stats import t
-
-    return np.asarray(se) * t.ppf(0.5 + level / 2, np.maximum(np.asarray(groups) - 1, 1))

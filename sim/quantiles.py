@@ -44,7 +44,7 @@ def quantiles(
     """Return quantiles of the scores and their standard errors (Woodruff 1952).
 
     The error is that of the distribution function at the quantile, by the jackknife, divided by the
-    density there.
+    density there; on a lattice, at least a bin's width.
 
     Parameters
     ----------
@@ -72,6 +72,9 @@ def quantiles(
         values = edges[inside - 1] + position * (edges[inside] - edges[inside - 1])
         function = cumulative[:, inside - 1] + share * position + slope * (position**2 - position) / 2
         errors = jackknife(function, sizes) / _density(p[0], edges, inside)
+        # between empty bins the scores may all be one value, which is known to a bin's width alone
+        is_atom = (p[0, inside - 1] == 0) & (p[0, inside + 1] == 0)
+        errors = np.where(is_atom, np.maximum(errors, edges[inside] - edges[inside - 1]), errors)
     closed = holds == inside
     return np.where(closed, values, np.nan), np.where(closed, errors, np.nan)
 

@@ -134,7 +134,5 @@ def jackknife(estimate, trials: list[np.ndarray]) -> np.ndarray:
     without = [estimate(np.concatenate([*trials[:j], *trials[j + 1 :]])) for j in range(g)]
     h = [n / len(group) for group in trials]
     center = g * whole - sum((1 - 1 / hj) * other for hj, other in zip(h, without, strict=True))
-    total = sum(
-        (hj * whole - (hj - 1) * other - center) ** 2 / (hj - 1) for hj, other in zip(h, without, strict=True)
-    )
+    total = sum((hj * whole - (hj - 1) * other - center) ** 2 / (hj - 1) for hj, other in zip(h, without, strict=True))
     return np.sqrt(total / g)

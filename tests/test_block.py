@@ -89,7 +89,9 @@ def test_every_shape_agrees_with_the_oracle(precision):
     queries, keys, lengths = [1, 3, 5, 129, 200, 128], [1, 2, 511, 512, 513, 1100], [1, 2, 3, 5, 64, 130]
     for i, j in np.ndindex(6, 6):  # a Latin square: every two sizes meet
         shape = {"n_queries": queries[(i + j) % 6], "n_keys": keys[i], "d_k": lengths[j]}
-        sweep = sim.Sweep(**shape, trials=2, scale=["none", "sqrt_dk", -0.25], precision=precision, threshold=[0.3, 0.9])
+        sweep = sim.Sweep(
+            **shape, trials=2, scale=["none", "sqrt_dk", -0.25], precision=precision, threshold=[0.3, 0.9]
+        )
         ((found, cell_plan),) = cells_of(sim.run(sweep), sweep)
         raw = raw_scores(cell_plan)
         check_estimates(found, cell_plan, raw, sweep.threshold)

@@ -6,6 +6,7 @@ import pytest
 from sim.moments import merge_moments, pool_rows, scale_moments
 from tests import oracle
 
+
 def off(found, x):
     """Return the largest relative error: of the mean against mean abs, of M_r against the sum of abs(d)^r."""
     exact = oracle.moments(x)

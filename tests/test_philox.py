@@ -41,7 +41,7 @@ def test_any_counter_and_key_gives_the_oracles_words():
 
 def test_neighbouring_counters_and_keys_share_no_word():
     base = ((5, 7, 11, 0), (13, 17))
-    seen = {word for word in words(*base)}
+    seen = set(words(*base))
     for place in range(6):
         numbers = [*base[0], *base[1]]
         numbers[place] += 1
