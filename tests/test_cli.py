@@ -100,7 +100,10 @@ def test_list_names_the_experiments_one_a_line(folder: Path) -> None:
     assert result.stdout.splitlines() == ["made  Nothing swept.", "one   Does one hold?", "two   Do both?"]
 
 
-def test_run_writes_one_dataset_and_says_where(folder: Path, engine: SimpleNamespace) -> None:
+def test_run_writes_one_dataset_and_says_where(
+    folder: Path, engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/a/path/sim", "run", "two words"])
     result = sim("run", "one", "--threads", 2, "--experiments", folder)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("results/one/data.nc  (")
@@ -108,7 +111,7 @@ def test_run_writes_one_dataset_and_says_where(folder: Path, engine: SimpleNames
     ((sweep, options),) = engine.calls
     assert sweep == Plan()
     assert options["threads"] == 2
-    assert options["command"].startswith("sim ")
+    assert options["command"] == "sim run 'two words'"
 
 
 def test_run_writes_a_file_for_each_of_several_sweeps(folder: Path, engine: SimpleNamespace) -> None:
