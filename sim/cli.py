@@ -164,7 +164,10 @@ def figures(
 
 
 @_command("show")
-def show(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A file, or a name under results.")]) -> None:
+def show(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A file, or a name under results.")],
+    variables: Annotated[list[str] | None, typer.Argument(metavar="VARIABLE", help="All unless given.")] = None,
+) -> None:
     """Print a dataset: estimates ± errors, and theory."""
     from rich.console import Console
 
@@ -174,18 +177,22 @@ def show(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A file,
     # A pipe has no width: there a table takes what it needs.
     console = Console() if sys.stdout.isatty() else Console(width=240)
     for path in paths:
-        print_dataset(path, console)
+        print_dataset(path, console, variables or ())
 
 
 def _find(target: str, folder: Path | None) -> Experiment:
     """Take what ends in .toml, or is a file, as a sweep of the user's own; all else as an experiment's name."""
-    from sim.experiments import Experiment, find, load
+    from sim.experiments import Experiment, find, find_all, load
 
     if not target.endswith(".toml") and not Path(target).is_file():
         return load(find(target, folder))
     from sim.sweep import Sweep
 
     sweep = Sweep.from_toml(target)
+    if sweep.name in {entry.name for entry in find_all(folder)}:
+        raise InputError(
+            f"{target}: name = {sweep.name!r} is an experiment's, whose dataset would be replaced; choose another name"
+        )
     return Experiment(sweep.name, {"data": sweep})
 
 

@@ -32,10 +32,12 @@ def available_threads() -> int:
 
 def blas_name() -> str:
     """Return the BLAS that computes the scores: ``openblas 0.3.30 Zen``."""
-    for library in threadpool_info():
-        if library["user_api"] == "blas" and "scipy" in library["filepath"]:
-            return f"{library['internal_api']} {library['version']} {library.get('architecture', '')}".strip()
-    return "unknown"
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    # Wheels of NumPy bring one of their own, which the kernels do not call.
+    ours = [library for library in libraries if "scipy.libs" in library["filepath"]] or libraries
+    if not ours:
+        return "unknown"
+    return f"{ours[0]['internal_api']} {ours[0]['version']} {ours[0].get('architecture', '')}".strip()
 
 
 def compile_kernels(plan: Plan, layout: Layout) -> None:

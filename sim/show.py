@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,7 @@ def _listed(dataset: Dataset) -> Iterator[str]:
             yield name
 
 
-def print_dataset(path: Path, console: Console) -> None:
+def print_dataset(path: Path, console: Console, variables: Sequence[str] = ()) -> None:
     """Print a dataset's estimates.
 
     Parameters
@@ -160,11 +160,13 @@ def print_dataset(path: Path, console: Console) -> None:
         A netCDF file.
     console : Console
         Where to; its width is the tables' limit.
+    variables : sequence of str
+        Which estimates; all unless given.
 
     Raises
     ------
     InputError
-        If the file is no dataset.
+        If the file is no dataset, or has no such estimate.
     """
     try:
         with xr.open_dataset(path, engine="h5netcdf") as opened:
@@ -173,10 +175,14 @@ def print_dataset(path: Path, console: Console) -> None:
         raise InputError(
             f"dataset: {str(path)!r} cannot be read as netCDF ({error}); give a file that sim run wrote"
         ) from error
+    names = list(_listed(dataset))
+    for name in variables:
+        if name not in names:
+            raise InputError(f"variable: {name!r} is not in {path} (there: {', '.join(names)}){suggest(name, names)}")
     console.print(str(path), style="bold", markup=False, highlight=False)
     console.print(", ".join(_head(dataset)) or "no parameters recorded", markup=False, highlight=False)
     pictures = []
-    for name in _listed(dataset):
+    for name in variables or names:
         if _PICTURES.intersection(map(str, dataset[name].dims)):
             pictures.append(name)
             continue

@@ -357,3 +357,11 @@ def test_ctrl_c_leaves_the_old_dataset(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert data.read_bytes() == b"old"
     assert [path.name for path in data.parent.iterdir()] == ["data.nc"]
+
+
+def test_a_sweep_may_not_have_the_name_of_an_experiment(folder: Path, engine: SimpleNamespace) -> None:
+    Path("mine.toml").write_text(SWEEP.replace("tiny", "one"), encoding="utf-8")
+    result = sim("run", "mine.toml", "--experiments", folder)
+    assert result.exit_code == 2
+    assert "mine.toml: name = 'one' is an experiment's" in result.stderr
+    assert not Path("results").exists()

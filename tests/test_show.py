@@ -126,3 +126,15 @@ def test_a_dataset_is_found_by_path_folder_or_name(tmp_path: Path) -> None:
     assert find_datasets("two/b", tmp_path) == files[2:]
     with pytest.raises(InputError, match=r"'tow' is neither .*; did you mean 'two'\? \(names there: one, two\)"):
         find_datasets("tow", tmp_path)
+
+
+def test_only_the_variables_asked_for_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.nc"
+    measured().to_netcdf(path, engine="h5netcdf")
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_dataset(path, console, ["weight_max"])
+    text = console.export_text()
+    assert "weight_max" in text
+    assert "score_variance" not in text
+    with pytest.raises(InputError, match=r"'weight_mix' is not in .*did you mean 'weight_max'"):
+        print_dataset(path, console, ["weight_mix"])
