@@ -56,6 +56,8 @@ class Collector:
                 self._append(f"{name}_se", estimate.se)
                 blank = np.full(estimate.value.shape, np.nan)
                 self._append(f"{name}_theory", blank if estimate.theory is None else estimate.theory)
+            if estimate.limit is not None:
+                self._append(f"{name}_limit", estimate.limit)
         for name, value in bookkeeping.items():
             self._append(name, np.asarray(value))
         self._tallies.append(nodes)
@@ -126,7 +128,7 @@ def _describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
         dims, long_name = _BOOKKEEPING[variable]
         return dims, {"long_name": long_name, "units": "1"}
     name, _, suffix = variable, "", ""
-    for ending in ("_se", "_theory"):
+    for ending in ("_se", "_theory", "_limit"):
         if variable not in OBSERVABLES and variable.endswith(ending):
             name, suffix = variable.removesuffix(ending), ending
     entry = OBSERVABLES[name]
@@ -135,6 +137,8 @@ def _describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
         return dims, {"long_name": f"standard error of {name}", "units": entry.units}
     if suffix == "_theory":
         return dims, {"long_name": f"exact closed form of {name}, blank where there is none", "units": entry.units}
+    if suffix == "_limit":
+        return dims, {"long_name": f"asymptotic form of {name}, blank outside its range", "units": entry.units}
     attrs = {"long_name": entry.long_name, "units": entry.units, "definition": entry.definition}
     if entry.error is not None:
         attrs["ancillary_variables"] = f"{name}_se"

@@ -22,11 +22,12 @@ Values = np.ndarray
 
 @dataclass(frozen=True)
 class Estimate:
-    """Values (scales, ...) with standard errors and closed forms; None where there never is one."""
+    """Values (scales, ...) with standard errors, exact and asymptotic forms; None where there never is one."""
 
     value: Values
-    se: Values | None
-    theory: Values | None
+    se: Values | None = None
+    theory: Values | None = None
+    limit: Values | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ class Observable:
         r for an r-th moment of the scores, whose error needs 2r finite moments; 0 where all is bounded.
     error : function (values, sizes) -> array, or None
         None where no error is honest: an extreme grows with the trials.
-    theory : function plan -> array (scales, ...), or None
+    theory, limit : function plan -> array (scales, ...), or None
+        The exact form, and an asymptotic one that is NaN outside its range.
     special : function (tallies, plan, levels) -> (values, errors), or None
         In place of `estimate` and `error`, where the replicates are not values of the observable.
     """
@@ -60,6 +62,7 @@ class Observable:
     estimate: Callable[[Tallies, Plan], Values] | None = None
     error: Callable[[Values, Values], Values] | None = jackknife
     theory: Callable[[Plan], Values] | None = None
+    limit: Callable[[Plan], Values] | None = None
     special: Callable[[Tallies, Plan, Sequence[float]], tuple[Values, Values]] | None = None
 
 
@@ -221,6 +224,7 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="largest weight of a row",
         definition="max p, mean over rows, with p the softmax of the row",
         estimate=_row_quantity("weight_max"),
+        theory=lambda plan: plan.row_theory["weight_max"],
     ),
     "weight_entropy": Observable(
         family="weights",
@@ -228,6 +232,8 @@ OBSERVABLES: dict[str, Observable] = {
         definition="-sum p ln p, mean over rows",
         units="nat",
         estimate=_row_quantity("weight_entropy"),
+        theory=lambda plan: plan.row_theory["weight_entropy"],
+        limit=lambda plan: plan.row_limits["weight_entropy"],
     ),
     "weight_effective_keys": Observable(
         family="weights",
@@ -240,6 +246,8 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="sum of squared weights of a row",
         definition="sum p^2, mean over rows",
         estimate=_row_quantity("weight_sum_squares"),
+        theory=lambda plan: plan.row_theory["weight_sum_squares"],
+        limit=lambda plan: plan.row_limits["weight_sum_squares"],
     ),
     "saturation_rate": Observable(
         family="weights",
@@ -269,12 +277,13 @@ def evaluate(name: str, tallies: Tallies, plan: Plan, levels: Sequence[float]) -
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the blank of a constant score
         if entry.special is not None:
             value, se = entry.special(tallies, plan, levels)
-            return Estimate(value, se, None)
+            return Estimate(value, se)
         assert entry.estimate is not None
         values = entry.estimate(tallies, plan)
         theory = entry.theory(plan) if entry.theory else None
+        limit = entry.limit(plan) if entry.limit else None
         if entry.error is None:
-            return Estimate(values[0], None, theory)
+            return Estimate(values[0], None, theory, limit)
         se = entry.error(values, tallies.sizes)
         enough = plan.theory.moments >= 2 * entry.order
-        return Estimate(values[0], se if enough else np.full_like(se, np.nan), theory)
+        return Estimate(values[0], se if enough else np.full_like(se, np.nan), theory, limit)

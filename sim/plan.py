@@ -7,7 +7,9 @@ to a number.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from sim.cell import Cell
 from sim.cell import Side as SideFields
 from sim.draw import LAW_CODES
 from sim.laws import LAWS
+from sim.normal_rows import row_limits, row_theory
+from sim.row_integrals import RowIntegrals
 from sim.scales import scale_factor
 from sim.stream import Measures
 from sim.sweep import Sweep
@@ -63,6 +67,22 @@ class Plan:
     key: Side
     geometry: Geometry
     measures: Measures
+
+    @cached_property
+    def row_theory(self) -> dict[str, np.ndarray]:
+        """Exact expectations of a row's quantities, each an array (scales,); NaN where there are none."""
+        return _by_field([row_theory(self.cell, factor) for factor in self.factors])
+
+    @cached_property
+    def row_limits(self) -> dict[str, np.ndarray]:
+        """Their asymptotic forms, each an array (scales,); NaN outside the ranges in which they hold."""
+        return _by_field([row_limits(self.cell, factor) for factor in self.factors])
+
+
+def _by_field(rows: Sequence[RowIntegrals | None]) -> dict[str, np.ndarray]:
+    blank = RowIntegrals(*[math.nan] * len(RowIntegrals._fields))
+    columns = np.array([row or blank for row in rows], float).T
+    return dict(zip(RowIntegrals._fields, columns, strict=True))
 
 
 def layout(sweep: Sweep) -> Layout:

@@ -61,7 +61,7 @@ def test_every_estimate_has_an_error_a_theory_and_says_what_it_is(dataset):
 def test_there_is_nothing_but_estimates_bookkeeping_and_tallies(dataset):
     known = set(BOOKKEEPING)
     for name in OBSERVABLES:
-        known |= {name, f"{name}_se", f"{name}_theory"}
+        known |= {name, f"{name}_se", f"{name}_theory", f"{name}_limit"}
     assert {name for name in dataset.data_vars if not name.startswith("tally")} <= known
 
 
