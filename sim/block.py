@@ -48,8 +48,9 @@ def draw_side(side, out, first, trial, tensor, key):
 
 @inner
 def _direct_product(queries, keys, scores):
-    scores[:] = scores.dtype.type(0)
     for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            scores[i, j] = scores.dtype.type(0)
         for e in range(queries.shape[0]):
             q = queries[e, i]
             for j in range(scores.shape[1]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sim.jit import inner, kernel
 
-__all__ = ["MOMENT_FIELDS", "merge_moments", "pool_rows", "scale_moments"]
+__all__ = ["MOMENT_FIELDS", "forget", "merge_moments", "pool_rows", "scale_moments"]
 
 MOMENT_FIELDS = 5
 
@@ -20,7 +20,8 @@ def merge_moments(a, b):
         return
     na = a[0]
     if na == 0.0:
-        a[:] = b
+        for r in range(MOMENT_FIELDS):  # assigning to a slice compiles seconds of error messages with it
+            a[r] = b[r]
         return
     n = na + nb
     pa, pb = na / n, nb / n
@@ -34,6 +35,13 @@ def merge_moments(a, b):
     a[3] = m3 + b[3] + between * delta * (pa - pb) + 3.0 * delta * (pa * b[2] - pb * m2)
     a[4] = m4 + b[4] + between * square * (pa * pa - pa * pb + pb * pb)
     a[4] += 6.0 * square * (pa * pa * b[2] + pb * pb * m2) + 4.0 * delta * (pa * b[3] - pb * m3)
+
+
+@inner
+def forget(moments):
+    """Make `moments` those of no number."""
+    for r in range(MOMENT_FIELDS):
+        moments[r] = 0.0
 
 
 @kernel

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.jit import inner, kernel
-from sim.moments import MOMENT_FIELDS, merge_moments, pool_rows, scale_moments
+from sim.moments import MOMENT_FIELDS, forget, merge_moments, pool_rows, scale_moments
 from sim.rows import effective_keys, rise, sum_squares, weight_entropy, weight_max
 from sim.tiles import TILE, central_sums, count_bins, count_within, extremes_and_sum, weight_sums
 
@@ -82,7 +82,7 @@ def new_rows(n_rows, tile_rows, n_scales):
 @kernel
 def begin_block(rows):
     """Forget the scores of the last block."""
-    rows.block[:] = 0.0
+    forget(rows.block)
 
 
 @kernel

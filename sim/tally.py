@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.jit import kernel
+from sim.jit import inner, kernel
 from sim.moments import MOMENT_FIELDS, merge_moments
 
 __all__ = ["FAMILIES", "PARTS", "Layout", "Part", "TreeNodes", "leave_one_out", "merge_into", "merge_tree"]
@@ -140,6 +140,12 @@ def merge_tree(tallies, segments):
         width *= 2
 
 
+@inner
+def _copy(source, out):
+    for i in range(out.shape[0]):
+        out[i] = source[i]
+
+
 @kernel
 def leave_one_out(groups, segments):
     """Return for every row of `groups` (at least two) the merged tally of all the others."""
@@ -147,15 +153,15 @@ def leave_one_out(groups, segments):
     before = groups.copy()  # row g: groups 0 .. g
     after = groups.copy()  # row g: groups g .. the last
     for g in range(1, count):
-        before[g] = before[g - 1]
+        _copy(before[g - 1], before[g])
         merge_into(before[g], groups[g], segments)
         h = count - 1 - g
         merge_into(after[h], after[h + 1], segments)
     result = np.empty_like(groups)
-    result[0] = after[1]
-    result[count - 1] = before[count - 2]
+    _copy(after[1], result[0])
+    _copy(before[count - 2], result[count - 1])
     for g in range(1, count - 1):
-        result[g] = before[g - 1]
+        _copy(before[g - 1], result[g])
         merge_into(result[g], after[g + 1], segments)
     return result
 
