@@ -66,8 +66,8 @@ def inner(function: Callable[..., Any]) -> Any:
 def reduction(function: Callable[..., Any]) -> Any:
     """An inner loop whose sums may be taken in another order, so that they vectorise.
 
-    Only for loops with a single term added to each sum: in longer expressions the order would depend on
-    the compilation (it varied with Python's hash seed), and two machines would differ in the last bit.
+    Only for loops with a single term added to each sum: in longer expressions the order is the compiler's
+    choice, which could change from one compilation to the next, and with it the last bit.
     """
     return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"})(function)
 
