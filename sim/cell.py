@@ -29,6 +29,11 @@ class Side(Record):
         default=1.0, description="a finite number of at least 0"
     )
 
+    @property
+    def shape(self) -> float:
+        """The law's parameter, 0 where it has none."""
+        return next((float(value) for _, value in self.law.parameters), 0.0)
+
     def draw_fields(self) -> dict[str, Any]:
         """Return the canonical form, defaults left out."""
         fields = {name: canonical(getattr(self, name)) for name in type(self).model_fields}

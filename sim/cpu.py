@@ -18,11 +18,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from sim.block import run_blocks
 from sim.plan import Plan
-from sim.tally import Layout, merge_tree
+from sim.tally import Layout, Node, merge_tree
 
-__all__ = ["Node", "available_threads", "blas_name", "compile_kernels", "run_batches"]
-
-Node = tuple[int, int, np.ndarray]  # first block, blocks, tally: see tally.TreeNodes
+__all__ = ["available_threads", "blas_name", "compile_kernels", "run_batches"]
 
 
 def available_threads() -> int:

@@ -20,7 +20,7 @@ from sim.observables import OBSERVABLES, Estimate
 from sim.plan import SIGMAS
 from sim.provenance import PACKAGE, code_digest
 from sim.sweep import Sweep
-from sim.tally import Layout
+from sim.tally import Layout, Node
 
 __all__ = ["SCHEMA_VERSION", "Collector", "is_current", "provenance", "read", "write"]
 
@@ -41,13 +41,13 @@ class Collector:
         self._sweep = sweep
         self._layout = layout
         self._columns: dict[str, list[np.ndarray]] = {}
-        self._tallies: list[list[tuple[int, int, np.ndarray]]] = []
+        self._tallies: list[list[Node]] = []
 
     def add(
         self,
         estimates: Mapping[str, Estimate],
         bookkeeping: Mapping[str, Any],
-        nodes: list[tuple[int, int, np.ndarray]],
+        nodes: list[Node],
     ) -> None:
         """Add the next cell: its estimates, its other variables, and the nodes of its merge tree."""
         for name, estimate in estimates.items():

@@ -67,7 +67,7 @@ def run(
         if progress:
             progress(fraction)
         if nodes:
-            estimates, bookkeeping = summarize(nodes, cell_plan, tally_layout, sweep)
+            estimates, bookkeeping = _summarize(nodes, cell_plan, tally_layout, sweep)
             collector.add(estimates, bookkeeping, nodes.nodes)
     attributes = {"device": device, "threads": threads, "blas": blas_name(), "command": command or ""}
     elapsed = {"elapsed_seconds": round(time.perf_counter() - start, 3)}
@@ -95,7 +95,7 @@ def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterato
             tree, done_blocks = None, 0
 
 
-def summarize(
+def _summarize(
     tree: TreeNodes, cell_plan: Plan, tally_layout: Layout, sweep: Sweep
 ) -> tuple[dict[str, Estimate], dict[str, Any]]:
     """Return the estimates of one cell, and the variables that are no estimates."""

@@ -30,6 +30,7 @@ __all__ = ["SIGMAS", "Plan", "layout", "plan"]
 
 SIGMAS = (1, 2, 3)
 MAX_GROUPS = 64
+HISTOGRAM_BINS = 256
 HISTOGRAM_WIDTHS = 8  # half the histogram's range, in standard deviations
 _WORK_PER_BLOCK = 2**17  # multiplications and their like, some 10 microseconds
 _WORK_PER_BATCH = 2**29  # some 30 milliseconds: what Ctrl-C waits for at the most
@@ -87,7 +88,7 @@ def _by_field(rows: Sequence[RowIntegrals | None]) -> dict[str, np.ndarray]:
 
 def layout(sweep: Sweep) -> Layout:
     """Return the layout of the sweep's tallies, the same for all its cells."""
-    bins = sweep.histogram.bins if sweep.histogram else 256
+    bins = sweep.histogram.bins if sweep.histogram else HISTOGRAM_BINS
     sizes = {
         "scale": len(sweep.scale),
         "threshold": len(sweep.threshold),
@@ -131,8 +132,7 @@ def _power_of_two(at_most: int, limit: int) -> int:
 
 
 def _side(side: SideFields, precision: str) -> Side:
-    shape = next((float(value) for _, value in side.law.parameters), 0.0)
-    return Side(LAW_CODES[side.law.kind], np.array([side.mean, side.std, shape], precision))
+    return Side(LAW_CODES[side.law.kind], np.array([side.mean, side.std, side.shape], precision))
 
 
 def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
@@ -142,7 +142,7 @@ def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
     # A little to the left: on a lattice the mean and whole standard deviations are values that scores
     # take, and rounding would decide on which side of an edge.
     left = half / 2**17
-    return np.linspace(theory.mean - half, theory.mean + half, 257) - left
+    return np.linspace(theory.mean - half, theory.mean + half, HISTOGRAM_BINS + 1) - left
 
 
 def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:

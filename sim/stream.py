@@ -33,8 +33,8 @@ class Measures(NamedTuple):
         Center and three limits of ``score_within_sigma``; NaN where there is no theory.
     unit : float64
         A power of two near 1 / (standard deviation of the raw score): fourth powers then stay in range.
-    low, per_width : real (2,)
-        Lower edge of the histogram, and bins per unit of raw score.
+    histogram : real (2,)
+        Lower edge of the first bin, and bins per unit of raw score.
     bins : int
         The two open ends counted.
     """

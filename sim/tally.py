@@ -17,7 +17,7 @@ import numpy as np
 from sim.jit import inner, kernel
 from sim.moments import MOMENT_FIELDS, merge_moments
 
-__all__ = ["FAMILIES", "PARTS", "Layout", "Part", "TreeNodes", "leave_one_out", "merge_into", "merge_tree"]
+__all__ = ["FAMILIES", "PARTS", "Layout", "Node", "Part", "TreeNodes", "leave_one_out", "merge_into", "merge_tree"]
 
 FAMILIES = ("scores", "distribution", "weights")
 
@@ -166,6 +166,9 @@ def leave_one_out(groups, segments):
     return result
 
 
+Node = tuple[int, int, np.ndarray]  # first block, blocks, tally
+
+
 class TreeNodes:
     """The nodes of the merge tree that are kept: aligned groups of full blocks, then the right edge.
 
@@ -178,7 +181,7 @@ class TreeNodes:
 
     Attributes
     ----------
-    nodes : list of (first block, blocks, tally)
+    nodes : list of Node
         In order. A short last block stands alone with 0 blocks: it must be drawn again when the run
         is extended.
     """
@@ -186,7 +189,7 @@ class TreeNodes:
     def __init__(self, group_blocks: int, segments: np.ndarray) -> None:
         self.group_blocks = group_blocks
         self._segments = segments
-        self.nodes: list[tuple[int, int, np.ndarray]] = []
+        self.nodes: list[Node] = []
 
     def push(self, first: int, blocks: int, tally: np.ndarray) -> None:
         """Add the next node, and merge it with its left neighbour while the two are an aligned pair."""

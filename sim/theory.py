@@ -52,8 +52,7 @@ class ScoreTheory:
 
 def _central_moments(side: Side) -> list[float]:
     # E (x - mean)^r for r = 0 .. 4
-    shape = next((float(value) for _, value in side.law.parameters), 0.0)
-    standardised = LAWS[side.law.kind].moments(shape)
+    standardised = LAWS[side.law.kind].moments(side.shape)
     return [1.0, *(side.std**r * moment for r, moment in enumerate(standardised, start=1))]
 
 
