@@ -6,16 +6,34 @@ import hashlib
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, PlainValidator
+import numpy as np
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from sim.kinds import Choice
 from sim.laws import LAWS
-from sim.reading import Real, Record, Whole, canonical, canonical_json, in_range, read_choice, read_name
+from sim.reading import (
+    Real,
+    Record,
+    RefusedError,
+    Whole,
+    canonical,
+    canonical_json,
+    in_range,
+    read_choice,
+    read_name,
+)
 
-__all__ = ["PRECISIONS", "Cell", "Side"]
+__all__ = ["PRECISIONS", "Cell", "Side", "visible_keys"]
 
 Precision = Literal["float32", "float64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+
+
+def visible_keys(n_queries: int, n_keys: int, causal: bool) -> np.ndarray:
+    """Return how many keys each query sees; causal rows end at their own place, aligned at the last key."""
+    if causal:
+        return np.arange(n_keys - n_queries + 1, n_keys + 1, dtype=np.int64)
+    return np.full(n_queries, n_keys, np.int64)
 
 
 class Side(Record):
@@ -48,6 +66,8 @@ class Cell(Record):
     ----------
     seed, d_k, n_queries, n_keys : int
         The seed, the length of a vector and the numbers of vectors.
+    causal : bool
+        Whether query i sees only the keys up to its own place, the last query all of them.
     precision : {"float32", "float64"}
         In which the vectors are drawn and the scores computed.
     query, key : Side
@@ -58,9 +78,25 @@ class Cell(Record):
     d_k: Whole = Field(ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
     n_queries: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
     n_keys: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
+    causal: bool = Field(default=False, strict=True, description="true or false")
     precision: Annotated[Precision, PlainValidator(lambda given: read_name(given, PRECISIONS))] = "float32"
     query: Side = Field(default=Side(), description="a table of law, mean, std")
     key: Side = Field(default=Side(), description="a table of law, mean, std")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Cell:
+        if self.causal and self.n_queries > self.n_keys:
+            raise RefusedError(
+                f" = True is not allowed: of n_queries = {self.n_queries} and n_keys = {self.n_keys} the first queries "
+                f"would see no key; give at least as many keys as queries",
+                ("causal",),
+            )
+        return self
+
+    @property
+    def visible(self) -> np.ndarray:
+        """How many keys each query sees: the first of them, in order; of shape (n_queries,)."""
+        return visible_keys(self.n_queries, self.n_keys, self.causal)
 
     def draw_fields(self) -> dict[str, Any]:
         """Return the fields that shape Q and K in canonical form.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +18,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from sim.block import run_blocks
 from sim.plan import Plan
-from sim.tally import Layout, Node, merge_tree
+from sim.tally import Layout, Node, aligned_runs, merge_tree
+
+Array = np.ndarray
 
 __all__ = ["available_threads", "blas_name", "compile_kernels", "run_batches"]
 
@@ -41,7 +43,7 @@ def blas_name() -> str:
 def compile_kernels(plan: Plan, layout: Layout) -> None:
     """Compile what `plan` needs, or load it from the disk cache."""
     stop = np.zeros(1, np.uint8)
-    run_blocks(0, plan.query, plan.key, plan.geometry, plan.measures, layout.empty(0), stop)
+    _run(plan, 0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64), stop)
     merge_tree(layout.empty(2), layout.segments)
 
 
@@ -82,22 +84,25 @@ def _next(waiting: deque[tuple[Plan, Future[list[Node]]]]) -> tuple[Plan, list[N
 
 def _run_batch(plan: Plan, layout: Layout, first: int, stop: np.ndarray) -> list[Node]:
     count = min(plan.batch_blocks, plan.blocks - first)
-    tallies = layout.empty(count)
-    run_blocks(first, plan.query, plan.key, plan.geometry, plan.measures, tallies, stop)
     is_short = first + count == plan.blocks and plan.trials % plan.block_trials != 0
-    return list(_nodes(tallies, first, plan.group_blocks, is_short, layout))
+    runs = list(aligned_runs(first, count, plan.group_blocks, is_short))
+    bin_rows = np.repeat(np.arange(len(runs)), [size for _, size in runs])
+    tallies, bins = layout.empty(count), layout.empty_bins(len(runs))
+    _run(plan, first, tallies, bins, bin_rows, stop)
+    return list(_nodes(first, runs, is_short, tallies, bins, layout))
 
 
-def _nodes(tallies: np.ndarray, first: int, group_blocks: int, is_short: bool, layout: Layout) -> Iterator[Node]:
-    """Merge a run of blocks into the largest aligned nodes within it."""
-    full = len(tallies) - is_short
-    at = 0
-    while at < full:
-        aligned = (first + at) & -(first + at) or group_blocks
-        size = min(group_blocks, aligned, 1 << ((full - at).bit_length() - 1))
-        node = tallies[at : at + size]
-        merge_tree(node, layout.segments)
-        yield first + at, size, node[0].copy()
-        at += size
-    if is_short:
-        yield first + full, 0, tallies[-1].copy()
+def _run(plan: Plan, first: int, tallies: Array, bins: Array, bin_rows: Array, stop: Array) -> None:
+    run_blocks(
+        first, plan.query, plan.key, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, stop
+    )
+
+
+def _nodes(
+    first: int, runs: Sequence[tuple[int, int]], is_short: bool, tallies: Array, bins: Array, layout: Layout
+) -> Iterator[Node]:
+    """Merge the blocks of each aligned run."""
+    for (at, size), counts in zip(runs, bins, strict=True):
+        merge_tree(tallies[at : at + size], layout.segments)
+        blocks = 0 if is_short and at + size == len(tallies) else size
+        yield Node(first + at, blocks, tallies[at].copy(), counts)

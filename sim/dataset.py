@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ import xarray as xr
 import sim
 from sim.errors import InputError
 from sim.observables import OBSERVABLES, Estimate
-from sim.plan import SIGMAS
+from sim.plan import OVERFLOW_TYPES, SIGMAS
 from sim.provenance import PACKAGE, code_digest
 from sim.sweep import Sweep
 from sim.tally import Layout, Node
 
-__all__ = ["SCHEMA_VERSION", "Collector", "is_current", "provenance", "read", "write"]
+__all__ = ["SCHEMA_VERSION", "Collector", "describe", "is_current", "provenance", "read", "versions", "write"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Collector:
@@ -41,7 +42,7 @@ class Collector:
         self._sweep = sweep
         self._layout = layout
         self._columns: dict[str, list[np.ndarray]] = {}
-        self._tallies: list[list[Node]] = []
+        self._tallies: list[list[_Stored]] = []
 
     def add(
         self,
@@ -60,7 +61,7 @@ class Collector:
                 self._append(f"{name}_limit", estimate.limit)
         for name, value in bookkeeping.items():
             self._append(name, np.asarray(value))
-        self._tallies.append(nodes)
+        self._tallies.append([_Stored.of(node) for node in nodes])
 
     def _append(self, name: str, value: np.ndarray) -> None:
         self._columns.setdefault(name, []).append(value)
@@ -72,7 +73,7 @@ class Collector:
         variables = {}
         for name, column in self._columns.items():
             values = np.stack(column).reshape(sweep.shape + column[0].shape)
-            dims, attrs = _describe(name)
+            dims, attrs = describe(name)
             variables[name] = (axes + dims, values, attrs)
         variables |= self._tally_variables(axes)
         coords: dict[str, Any] = {name: (name, list(values)) for name, values in sweep.axes.items()}
@@ -81,8 +82,9 @@ class Collector:
             coords["n_queries"] = coords["n_keys"] = coords["n_tokens"]
         coords["scale"] = ("scale", list(sweep.scale_labels))
         used = {dim for dims, *_ in variables.values() for dim in dims}
-        settable = {"threshold": sweep.threshold, "quantile": sweep.quantile, "sigma": SIGMAS}
-        coords |= {name: (name, list(values)) for name, values in settable.items() if name in used}
+        labels: dict[str, Sequence[Any]] = {"sigma": SIGMAS, "dtype": OVERFLOW_TYPES}
+        labels |= {name: getattr(sweep, name) for name in ("threshold", "gradient_threshold", "quantile")}
+        coords |= {name: (name, list(values)) for name, values in labels.items() if name in used}
         return xr.Dataset(variables, coords)
 
     def _tally_variables(self, axes: tuple[str, ...]) -> dict[str, Any]:
@@ -90,12 +92,13 @@ class Collector:
         shape = self._sweep.shape
         most = max(len(nodes) for nodes in self._tallies)
         tallies = np.full((len(self._tallies), most, self._layout.fields), np.nan)
-        first, blocks = np.full((2, len(self._tallies), most), -1, np.int64)
+        first, blocks, entries = np.full((3, len(self._tallies), most), -1, np.int64)
         for i, nodes in enumerate(self._tallies):
-            for j, (start, count, tally) in enumerate(nodes):
-                tallies[i, j], first[i, j], blocks[i, j] = tally, start, count
+            for j, node in enumerate(nodes):
+                tallies[i, j], first[i, j], blocks[i, j] = node.tally, node.first, node.blocks
+                entries[i, j] = len(node.counts)
         dims = (*axes, "tally_node")
-        return {
+        variables = {
             "tally": (
                 (*dims, "tally_field"),
                 tallies.reshape(*shape, *tallies.shape[1:]),
@@ -104,13 +107,50 @@ class Collector:
                     "fields": json.dumps(self._layout.labels),
                 },
             ),
-            "tally_first_block": (dims, first.reshape(*shape, most), {"long_name": "first block; -1: no node"}),
-            "tally_blocks": (
-                dims,
-                blocks.reshape(*shape, most),
-                {"long_name": "full blocks merged; 0: one short block; -1: no node"},
+        }
+        for name, values, words in (
+            ("tally_first_block", first, "first block; -1: no node"),
+            ("tally_blocks", blocks, "full blocks merged; 0: one short block; -1: no node"),
+            ("tally_entries", entries, "entries of tally_bin and tally_count, node after node; -1: no node"),
+        ):
+            variables[name] = (dims, values.reshape(*shape, most), {"long_name": words})
+        return variables | self._bin_variables()
+
+    def _bin_variables(self) -> dict[str, Any]:
+        """Return the occupied bins, all nodes' one after the other: of thousands most are empty."""
+        nodes = [node for nodes in self._tallies for node in nodes]
+        return {
+            "tally_bin": (
+                "tally_entry",
+                np.concatenate([node.steps for node in nodes]),
+                {
+                    "long_name": "number of an occupied bin, less that of the one before in the node",
+                    "parts": json.dumps(self._layout.bin_parts),
+                },
+            ),
+            "tally_count": (
+                "tally_entry",
+                np.concatenate([node.counts for node in nodes]),
+                {"long_name": "how often the bin was met"},
             ),
         }
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A node of the merge tree as it is stored: of its bins only the occupied ones."""
+
+    first: int
+    blocks: int
+    tally: np.ndarray
+    steps: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, node: Node) -> _Stored:
+        occupied = np.flatnonzero(node.bins)
+        steps = np.diff(occupied, prepend=0).astype(np.int32)
+        return cls(node.first, node.blocks, node.tally, steps, node.bins[occupied])
 
 
 _BOOKKEEPING = {
@@ -122,7 +162,7 @@ _BOOKKEEPING = {
 }
 
 
-def _describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the dimensions after the axes, and the attributes, of a variable."""
     if variable in _BOOKKEEPING:
         dims, long_name = _BOOKKEEPING[variable]
@@ -132,7 +172,7 @@ def _describe(variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
         if variable not in OBSERVABLES and variable.endswith(ending):
             name, suffix = variable.removesuffix(ending), ending
     entry = OBSERVABLES[name]
-    dims = ("scale", *entry.dims)
+    dims = ("scale", *entry.dims) if entry.has_scale else entry.dims
     if suffix == "_se":
         return dims, {"long_name": f"standard error of {name}", "units": entry.units}
     if suffix == "_theory":
@@ -150,12 +190,19 @@ def provenance(sweep: Sweep) -> dict[str, Any]:
     seed = sweep.axes.get("seed", [sweep.coordinates.get("seed")])
     return {
         "title": f"{sweep.name}: dot-product attention by Monte Carlo",
-        "Conventions": "CF-1.11",
-        "sim_version": sim.__version__,
-        "git_commit": _git_commit(),
         "seed": json.dumps(seed[0] if len(seed) == 1 else list(seed)),
         "sweep": json.dumps(sweep.resolved()),
         "sweep_hash": sweep.hash,
+        **versions(),
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Return the attributes that say which code and libraries the numbers come from, and when."""
+    return {
+        "Conventions": "CF-1.11",
+        "sim_version": sim.__version__,
+        "git_commit": _git_commit(),
         "code_digest": code_digest(),
         "schema_version": SCHEMA_VERSION,
         "numba_version": numba.__version__,

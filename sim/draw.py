@@ -6,18 +6,29 @@ operand of the score product as it stands.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 from numba import types
 from numba.extending import overload
 
-from sim.jit import inner
+from sim.jit import inner, kernel
 from sim.laws import LAWS
 from sim.philox import philox4x32
 
-__all__ = ["LAW_CODES", "fill", "padded"]
+__all__ = ["GIVEN", "LAW_CODES", "Side", "draw_side", "padded"]
 
 LAW_CODES = {name: code for code, name in enumerate(LAWS)}
+GIVEN = -1  # in the place of a law's code: the vectors are not drawn, they are there
+
+
+class Side(NamedTuple):
+    """One side's law, (mean, std, the law's parameter) in the precision of the draw, and its vectors if given."""
+
+    law: int
+    numbers: np.ndarray
+    given: np.ndarray  # (tokens, d_k), of no length where the vectors are drawn
 
 
 @inner
@@ -26,7 +37,7 @@ def padded(d_k):
     return 4 * ((d_k + 3) // 4)
 
 
-def fill(law, out, first, trial, tensor, key, mean, std, shape):
+def _fill(law, out, first, trial, tensor, key, mean, std, shape):
     """Write the elements of tokens `first` ... into `out`, of shape (padded(d_k), tokens).
 
     Parameters
@@ -89,7 +100,23 @@ def _switch(fillers, code=0):
     return choose
 
 
-@overload(fill)
-def _fill(law, out, first, trial, tensor, key, mean, std, shape):
+@overload(_fill)
+def _fill_by_precision(law, out, first, trial, tensor, key, mean, std, shape):
     precision = "float32" if out.dtype == types.float32 else "float64"
     return _switch([_filler(getattr(entry, precision)) for entry in LAWS.values()])
+
+
+@inner
+def _copy_given(given, first, out):
+    for e in range(given.shape[1]):
+        for t in range(out.shape[1]):
+            out[e, t] = given[first + t, e]
+
+
+@kernel
+def draw_side(side, out, first, trial, tensor, key):
+    """Write the tokens `first` ... of one side into `out`, of shape (padded(d_k), tokens)."""
+    if side.law == GIVEN:
+        _copy_given(side.given, first, out)
+    else:
+        _fill(side.law, out, first, np.uint32(trial), tensor, key, side.numbers[0], side.numbers[1], side.numbers[2])

@@ -15,7 +15,18 @@ from numba.extending import intrinsic
 
 from sim.jit import device
 
-__all__ = ["cos_sin_turn32", "exp32", "exp64", "larger", "log1p64", "log32", "smaller"]
+__all__ = [
+    "LOG2_E",
+    "bits_of_float64",
+    "cos_sin_turn32",
+    "exp2_32",
+    "exp2_64",
+    "float_of_bits64",
+    "larger",
+    "log1p64",
+    "log32",
+    "smaller",
+]
 
 
 def _bitcast(source, target):
@@ -32,8 +43,8 @@ def _bitcast(source, target):
 # `np.float32.view` of a scalar does not compile for CUDA; an intrinsic compiles for both.
 _float_of_bits32 = _bitcast(types.int32, types.float32)
 _bits_of_float32 = _bitcast(types.float32, types.int32)
-_float_of_bits64 = _bitcast(types.int64, types.float64)
-_bits_of_float64 = _bitcast(types.float64, types.int64)
+float_of_bits64 = _bitcast(types.int64, types.float64)
+bits_of_float64 = _bitcast(types.float64, types.int64)
 
 
 def _call_llvm(builder, name, args, flags=()):
@@ -67,43 +78,38 @@ smaller = _binary("llvm.minnum")
 larger = _binary("llvm.maxnum")
 
 _ONE32, _TWO32, _HALF32 = np.float32(1), np.float32(2), np.float32(0.5)
-_LN2_32, _LOG2E_32 = np.float32(math.log(2)), np.float32(1 / math.log(2))
-_LN2_64, _LOG2E_64 = math.log(2), 1 / math.log(2)
+_LN2_32, _LN2_64 = np.float32(math.log(2)), math.log(2)
+LOG2_E = 1 / math.log(2)
 
-# exp on [-ln2/2, ln2/2]: minimax of degree 6 (Remez), error 1.9e-9.
-_E2, _E3, _E4, _E5, _E6 = (
-    np.float32(c) for c in (0.49999991059, 0.16666419804, 0.041668228805, 0.0083748567850, 0.0013836794533)
+# 2^r on [-1/2, 1/2] with 2^0 = 1 exactly: minimax of degree 5 (Lawson's weights), error 9.2e-8.
+_E1, _E2, _E3, _E4, _E5 = (
+    np.float32(c) for c in (0.6931469776, 0.2402224209, 0.05550733743, 0.00967151264, 0.00132647272)
 )
 
 
 @device
-def exp32(x):
-    """Return exp(x) for a float32 -87 <= x <= 88; the caller clamps.
-
-    Error 3.2e-7 with a fused multiply-add (which `contract` allows), 4.2e-6 without, both at the ends.
-    """
-    n = _floor(x * _LOG2E_32 + _HALF32)
-    r = x - n * _LN2_32
-    p = _E3 + r * (_E4 + r * (_E5 + r * _E6))
-    p = _ONE32 + r * (_ONE32 + r * (_E2 + r * p))
+def exp2_32(y):
+    """Return 2^y for a float32 -125 <= y <= 126, error 2.2e-7, and exactly 1 at 0; the caller clamps."""
+    n = _floor(y + _HALF32)
+    r = y - n
+    p = _ONE32 + r * (_E1 + r * (_E2 + r * (_E3 + r * (_E4 + r * _E5))))
     return p * _float_of_bits32((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
-_F2, _F3, _F4, _F5, _F6, _F7, _F8, _F9, _F10, _F11, _F12, _F13 = (1 / math.factorial(k) for k in range(2, 14))
+_F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8, _F9, _F10, _F11, _F12, _F13 = (
+    math.log(2) ** k / math.factorial(k) for k in range(1, 14)
+)
 
 
 @device
-def exp64(x):
-    """Return exp(x) for a float64 -708 <= x <= 709; the caller clamps.
-
-    Error 3e-14 with a fused multiply-add, 9e-14 without, both at the ends.
-    """
-    n = _floor(x * _LOG2E_64 + 0.5)
-    r = x - n * _LN2_64
+def exp2_64(y):
+    """Return 2^y for a float64 -1021 <= y <= 1022, error 3e-16, and exactly 1 at 0; the caller clamps."""
+    n = _floor(y + 0.5)
+    r = y - n
     p = _F9 + r * (_F10 + r * (_F11 + r * (_F12 + r * _F13)))
     p = _F4 + r * (_F5 + r * (_F6 + r * (_F7 + r * (_F8 + r * p))))
-    p = 1.0 + r * (1.0 + r * (_F2 + r * (_F3 + r * p)))
-    return p * _float_of_bits64((np.int64(n) + np.int64(1023)) << np.int64(52))
+    p = 1.0 + r * (_F1 + r * (_F2 + r * (_F3 + r * p)))
+    return p * float_of_bits64((np.int64(n) + np.int64(1023)) << np.int64(52))
 
 
 # log: x = 2^n m with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m-1)/(m+1)) as its own series.
@@ -129,9 +135,9 @@ _B1, _B2, _B3, _B4, _B5, _B6, _B7, _B8, _B9, _B10 = (2 / (2 * k + 1) for k in ra
 @device
 def log1p64(t):
     """Return log(1 + t) for a float64 t >= 0, error 6e-16."""
-    bits = _bits_of_float64(1.0 + t)
+    bits = bits_of_float64(1.0 + t)
     n = (bits - _SQRT_HALF_BITS64) >> np.int64(52)
-    m = _float_of_bits64(bits - (n << np.int64(52)))
+    m = float_of_bits64(bits - (n << np.int64(52)))
     # m - 1 without what 1 + t rounds off. Kahan's log(a) t / (a - 1) would be reordered to log(a) in loops
     # that may reassociate.
     above = t if n == np.int64(0) else m - 1.0

@@ -85,8 +85,8 @@ def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterato
     for cell_plan, nodes in run_batches(plans, tally_layout, threads):
         tree = tree or TreeNodes(cell_plan.group_blocks, tally_layout.segments)
         for node in nodes:
-            tree.push(*node)
-            done_blocks += max(node[1], 1)
+            tree.push(node)
+            done_blocks += max(node.blocks, 1)
         if done_blocks < cell_plan.blocks:
             yield (done_cells + done_blocks / cell_plan.blocks) / len(sweep.cells), cell_plan, None
         else:
@@ -99,7 +99,7 @@ def _summarize(
     tree: TreeNodes, cell_plan: Plan, tally_layout: Layout, sweep: Sweep
 ) -> tuple[dict[str, Estimate], dict[str, Any]]:
     """Return the estimates of one cell, and the variables that are no estimates."""
-    tallies = Tallies(tree.groups(), tally_layout)
+    tallies = Tallies(*tree.groups(), tally_layout)
     estimates = {
         name: evaluate(name, tallies, cell_plan, sweep.quantile)
         for name, entry in OBSERVABLES.items()

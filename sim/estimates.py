@@ -23,14 +23,17 @@ class Tallies:
     ----------
     groups : array (groups, fields)
         The groups' tallies.
+    bins : int64 array (groups, bin fields)
+        Their counts in bins.
     layout : Layout
     """
 
-    def __init__(self, groups: np.ndarray, layout: Layout) -> None:
+    def __init__(self, groups: np.ndarray, bins: np.ndarray, layout: Layout) -> None:
         whole = groups.copy()
         merge_tree(whole, layout.segments)
         rest = leave_one_out(groups, layout.segments) if len(groups) > 1 else groups[:0]
         self._rows = np.concatenate([whole[:1], rest])
+        self._bins = bins
         self._layout = layout
         self.sizes = layout.part(groups, "trials")
         self.trials = float(self.sizes.sum())
@@ -39,6 +42,16 @@ class Tallies:
     def __getitem__(self, name: str) -> np.ndarray:
         """Return a part, of shape (1 + groups, *part)."""
         return self._layout.part(self._rows, name)
+
+    def group_bins(self, name: str) -> np.ndarray:
+        """Return the counts of a part in bins, of shape (groups, *part)."""
+        return self._layout.part(self._bins, name)
+
+    def bins(self, name: str) -> np.ndarray:
+        """Return the counts of a part in bins, of shape (1 + groups, *part)."""
+        counts = self.group_bins(name)
+        whole = counts.sum(axis=0, keepdims=True)
+        return np.concatenate([whole, whole - counts]) if len(counts) > 1 else whole
 
     def row_mean(self, name: str) -> np.ndarray:
         """Return the mean over rows of a row quantity, of shape (1 + groups, scales)."""

@@ -140,7 +140,7 @@ def _schema(fields: Mapping[str, Any]) -> list[Path]:
     """Return the paths that every cell has, in the words of the user."""
     tokens = ["n_tokens"] if "n_tokens" in fields else ["n_queries", "n_keys"]
     sides = ["query", "key"] if {"query", "key"} & fields.keys() else ["vectors"]
-    paths = [("seed",), ("d_k",), ("precision",), *((count,) for count in tokens)]
+    paths = [("seed",), ("d_k",), ("causal",), ("precision",), *((count,) for count in tokens)]
     return sorted([*paths, *((side, field) for side in sides for field in Side.model_fields)], key=_place)
 
 

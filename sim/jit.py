@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 
 from sim.provenance import kernel_digest
@@ -51,6 +53,22 @@ def _forget_old(kernels: Path) -> None:
 
 
 numba.config.CACHE_DIR = str(_cache_folder())
+
+
+def _prefer_wide_vectors() -> None:
+    # LLVM halves its vectors on processors with AVX-512, for the sake of code that uses them rarely. Loops over
+    # scores use little else: whole cells run 5 to 20 % faster with the full width.
+    if numba.config.CPU_FEATURES is None and numba.config.CPU_NAME is None:
+        try:
+            features = llvm.get_host_cpu_features().flatten()
+        except RuntimeError:  # the processor does not say; Numba then does without, too
+            return
+        numba.config.CPU_NAME = llvm.get_host_cpu_name()
+        numba.config.CPU_FEATURES = ",".join([features, "-prefer-256-bit"])
+
+
+if platform.machine() in ("x86_64", "AMD64"):
+    _prefer_wide_vectors()
 
 
 def device(function: Callable[..., Any]) -> Any:

@@ -56,12 +56,13 @@ def scale_moments(moments, factor, out):
 
 
 @inner
-def _row_moments(sums, n, unit):
+def _row_moments(sums, unit):
     # In place, (center, sums of d .. d^4) -> (mean, M2, M3, M4): `center` is the mean as rounded to the
     # precision of the scores, and e what that rounding left.
     for i in range(sums.shape[1]):
         d2, d3, d4 = sums[2, i], sums[3, i], sums[4, i]
-        e = sums[1, i] / n
+        n = sums[5, i]
+        e = sums[1, i] / max(n, 1.0)  # a row that sees no key of the tile has sums of 0
         sums[0, i] += e / unit
         sums[1, i] = (d2 - n * e * e) / (unit * unit)
         sums[2, i] = (d3 - 3.0 * e * d2 + 2.0 * n * e * e * e) / (unit * unit * unit)
@@ -69,20 +70,22 @@ def _row_moments(sums, n, unit):
 
 
 @inner
-def _pool(rows, n, out):
-    total = 0.0
+def _pool(rows, out):
+    count, total = 0.0, 0.0
     for i in range(rows.shape[1]):
-        total += rows[0, i]
-    mean = total / rows.shape[1]
+        count += rows[5, i]
+        total += rows[5, i] * rows[0, i]
+    mean = total / count
     m2, m3, m4 = 0.0, 0.0, 0.0
     for i in range(rows.shape[1]):
+        n = rows[5, i]
         d = rows[0, i] - mean
         square = d * d
         r2, r3 = rows[1, i], rows[2, i]
         m2 += r2 + n * square
         m3 += r3 + 3.0 * d * r2 + n * square * d
         m4 += rows[3, i] + 4.0 * d * r3 + 6.0 * square * r2 + n * square * square
-    out[0] = n * rows.shape[1]
+    out[0] = count
     out[1] = mean
     out[2] = m2
     out[3] = m3
@@ -90,16 +93,14 @@ def _pool(rows, n, out):
 
 
 @kernel
-def pool_rows(sums, n, unit, out):
-    """Write into `out` the pooled moments of rows of equal length.
+def pool_rows(sums, unit, out):
+    """Write into `out` the pooled moments of rows, of which at least one has a score.
 
     Parameters
     ----------
-    sums : array (5, rows)
-        Center, and the sums of d, d^2, d^3, d^4 with d = unit (s - center). On return the first two are
-        each row's mean and M2.
-    n : float
-        Scores in each row.
+    sums : array (6, rows)
+        Center; the sums of d, d^2, d^3, d^4 with d = unit (s - center); the number of scores. On return the
+        first two are each row's mean and M2.
     """
-    _row_moments(sums, n, unit)
-    _pool(sums, n, out)
+    _row_moments(sums, unit)
+    _pool(sums, out)

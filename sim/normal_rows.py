@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from sim.cell import Cell, Side
 from sim.row_integrals import RowIntegrals, row_integrals
 
-__all__ = ["NormLaw", "norm_law", "normal_rows", "row_limits", "row_theory"]
+__all__ = ["NormLaw", "key_gradient_theory", "norm_law", "normal_rows", "row_limits", "row_theory"]
 
 Array = np.ndarray
 
@@ -165,6 +165,8 @@ def _sign_norm(d: int, shift: float) -> NormLaw:
 
 def _row_law(cell: Cell, factor: float) -> NormLaw | None:
     """Return the law of the standard deviation of a row's scaled scores, None where rows are not normal."""
+    if cell.causal and cell.n_queries > 1:  # its rows are of different lengths
+        return None
     if cell.n_keys == 1 or factor == 0 or cell.key.std == 0:  # all scores of a row are equal
         return _point(0.0)
     law = norm_law(cell.query, cell.d_k) if cell.key.law.kind == "gaussian" else None
@@ -184,6 +186,19 @@ def row_theory(cell: Cell, factor: float) -> RowIntegrals | None:
     if law is None:
         return None
     return RowIntegrals(*(normal_rows(law.norms, cell.n_keys) * law.weights).sum(axis=1).tolist())
+
+
+def key_gradient_theory(cell: Cell, factor: float) -> float:
+    """Return E ||dL/dk||^2, averaged over standard normal dL/dp: factor^2 n_queries / n_keys E ||q||^2 ||J||_F^2.
+
+    NaN where it is not known.
+    """
+    law = norm_law(cell.query, cell.d_k)
+    if _row_law(cell, factor) is None or law is None:
+        return math.nan
+    frobenius_sq = normal_rows(abs(factor) * cell.key.std * law.norms, cell.n_keys)[3]
+    mean = float((law.weights * law.norms**2 * frobenius_sq).sum())
+    return factor**2 * cell.n_queries / cell.n_keys * mean
 
 
 def row_limits(cell: Cell, factor: float) -> RowIntegrals:

@@ -13,7 +13,8 @@ import numpy as np
 
 from sim.estimates import Tallies, jackknife, rate_error
 from sim.plan import SIGMAS, Plan
-from sim.quantiles import per_scale, quantiles, share_theory, shares
+from sim.quantiles import medians, per_scale, quantiles, share_theory, shares
+from sim.sizes import size_edges
 
 __all__ = ["OBSERVABLES", "Estimate", "Observable", "evaluate"]
 
@@ -43,6 +44,8 @@ class Observable:
         Of the whole, then without each group.
     dims : tuple of str
         Dimensions after `scale`.
+    has_scale : bool
+        Whether there is a value for each scale rule, along the dimension `scale`.
     order : int
         r for an r-th moment of the scores, whose error needs 2r finite moments; 0 where all is bounded.
     error : function (values, sizes) -> array, or None
@@ -58,6 +61,7 @@ class Observable:
     definition: str
     units: str = "1"
     dims: tuple[str, ...] = ()
+    has_scale: bool = True
     order: int = 0
     estimate: Callable[[Tallies, Plan], Values] | None = None
     error: Callable[[Values, Values], Values] | None = jackknife
@@ -79,7 +83,7 @@ def _excess_kurtosis(tallies: Tallies, plan: Plan) -> Values:
 
 
 def _within_sigma(tallies: Tallies, plan: Plan) -> Values:
-    counts = tallies["score_within_sigma"] / (tallies.rows * plan.cell.n_keys)
+    counts = tallies["score_within_sigma"] / tallies["score_moments"][:, :1, 0]
     counts = np.where(np.isnan(plan.measures.window).any(), np.nan, counts)
     return np.repeat(counts[:, None, :], len(plan.factors), axis=1)
 
@@ -95,7 +99,7 @@ def _within_sigma_theory(plan: Plan) -> Values:
 
 
 def _histogram(tallies: Tallies, plan: Plan) -> Values:
-    return per_scale(shares(tallies["score_histogram"]), _factors(plan))
+    return per_scale(shares(tallies.bins("score_histogram")), _factors(plan))
 
 
 def _histogram_theory(plan: Plan) -> Values:
@@ -104,7 +108,7 @@ def _histogram_theory(plan: Plan) -> Values:
 
 def _quantiles(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> tuple[Values, Values]:
     # the q-quantile of a negative multiple is that of 1 - q
-    counts, sizes, p = tallies["score_histogram"], tallies.sizes, np.array(levels)
+    counts, sizes, p = tallies.bins("score_histogram"), tallies.sizes, np.array(levels)
     values, errors = quantiles(counts, sizes, plan.edges, np.concatenate([p, 1 - p]))
     factors = _factors(plan)[:, None]
     direct, mirrored = np.split(values, 2)
@@ -116,6 +120,28 @@ def _quantiles(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> tuple[V
 
 def _row_quantity(name: str) -> Callable[[Tallies, Plan], Values]:
     return lambda tallies, plan: tallies.row_mean(name)
+
+
+def _root_mean(name: str) -> Callable[[Tallies, Plan], Values]:
+    return lambda tallies, plan: np.sqrt(tallies.row_mean(name))
+
+
+def _frobenius_median(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> tuple[Values, Values]:
+    return medians(tallies.group_bins("frobenius_sizes"), tallies.sizes, size_edges())
+
+
+def _gradient_query_median(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> tuple[Values, Values]:
+    values, errors = medians(tallies.group_bins("gradient_query_sizes"), tallies.sizes, size_edges())
+    unit = abs(_factors(plan)) * plan.measures.gradient_unit
+    return unit * values, unit * errors
+
+
+def _gradient_query_limit(plan: Plan) -> Values:
+    """Return the part of it across the query, for Gaussian keys: within 5 % from 32 elements on."""
+    cell = plan.cell
+    known = cell.key.law.kind == "gaussian" and cell.d_k >= 32
+    mean = (cell.d_k - 1) * plan.row_theory["jacobian_frobenius_sq"] if known else np.full(len(plan.factors), np.nan)
+    return abs(_factors(plan)) * cell.key.std * np.sqrt(mean)
 
 
 def _per_scale_theory(formula: Callable[[Plan, Values], Values]) -> Callable[[Plan], Values]:
@@ -191,7 +217,7 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="variance across the keys of one row, after the scale rule",
         definition="n - 1 in the denominator, mean over rows: the variance that softmax sees; blank for one key",
         order=2,
-        estimate=_row_quantity("score_row_variance"),
+        estimate=lambda tallies, plan: tallies["score_row_variance"] / tallies["varied_rows"][:, None],
         theory=_per_scale_theory(lambda plan, c: c**2 * plan.theory.row_variance),
     ),
     "score_within_sigma": Observable(
@@ -255,6 +281,93 @@ OBSERVABLES: dict[str, Observable] = {
         definition="share of rows with max p >= threshold",
         dims=("threshold",),
         estimate=lambda tallies, plan: tallies["saturated"] / tallies.rows[..., None],
+        error=rate_error,
+    ),
+    "jacobian_frobenius": Observable(
+        family="jacobian",
+        long_name="Frobenius norm of the softmax Jacobian of a row",
+        definition="||J||_F with J = diag(p) - p p', the derivative of p by the scaled scores; mean over rows",
+        estimate=_row_quantity("jacobian_frobenius"),
+    ),
+    "jacobian_frobenius_sq": Observable(
+        family="jacobian",
+        long_name="squared Frobenius norm of the softmax Jacobian of a row",
+        definition="||J||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2, mean over rows",
+        estimate=_row_quantity("jacobian_frobenius_sq"),
+        theory=lambda plan: plan.row_theory["jacobian_frobenius_sq"],
+        limit=lambda plan: plan.row_limits["jacobian_frobenius_sq"],
+    ),
+    "jacobian_frobenius_median": Observable(
+        family="jacobian",
+        long_name="median over rows of the Frobenius norm of the softmax Jacobian",
+        definition="from logarithmic bins of 0.5 %; blank below 2^-32",
+        special=_frobenius_median,
+    ),
+    "jacobian_trace": Observable(
+        family="jacobian",
+        long_name="trace of the softmax Jacobian of a row",
+        definition="tr J = 1 - sum p^2, mean over rows",
+        estimate=_row_quantity("jacobian_trace"),
+        theory=lambda plan: plan.row_theory["jacobian_trace"],
+        limit=lambda plan: plan.row_limits["jacobian_trace"],
+    ),
+    "vanishing_rate": Observable(
+        family="jacobian",
+        long_name="share of rows with a vanishing Jacobian",
+        definition="share of rows with ||J||_F < gradient_threshold",
+        dims=("gradient_threshold",),
+        estimate=lambda tallies, plan: tallies["vanished"] / tallies.rows[..., None],
+        error=rate_error,
+    ),
+    "jacobian_spectral": Observable(
+        family="spectrum",
+        long_name="largest eigenvalue of the softmax Jacobian of a row",
+        definition="mean over rows",
+        estimate=_row_quantity("jacobian_spectral"),
+    ),
+    "gradient_score": Observable(
+        family="gradients",
+        long_name="root mean square of the gradient by the raw scores of a row",
+        definition="sqrt of the mean over rows of ||dL/ds||^2, averaged over standard normal g in L = sum g p",
+        estimate=_root_mean("gradient_score_sq"),
+        theory=lambda plan: abs(_factors(plan)) * np.sqrt(plan.row_theory["jacobian_frobenius_sq"]),
+        limit=lambda plan: abs(_factors(plan)) * np.sqrt(plan.row_limits["jacobian_frobenius_sq"]),
+    ),
+    "gradient_query": Observable(
+        family="gradients",
+        long_name="root mean square of the gradient by a query",
+        definition="sqrt of the mean over queries of ||dL/dq||^2, averaged over standard normal g in L = sum g p",
+        estimate=_root_mean("gradient_query_sq"),
+        limit=_gradient_query_limit,
+    ),
+    "gradient_key": Observable(
+        family="gradients",
+        long_name="root mean square of the gradient by a key",
+        definition="sqrt of the mean over keys of ||dL/dk||^2, averaged over standard normal g in L = sum g p",
+        estimate=lambda tallies, plan: np.sqrt(tallies["gradient_key_sq"] / tallies["trials"][:, None]),
+        theory=lambda plan: np.sqrt(plan.key_gradient_theory),
+    ),
+    "gradient_query_median": Observable(
+        family="gradients",
+        long_name="median over queries of the gradient by a query",
+        definition="of sqrt ||dL/dq||^2, averaged over standard normal g; from logarithmic bins of 0.5 %",
+        special=_gradient_query_median,
+    ),
+    "exp_overflow_rate": Observable(
+        family="numerics",
+        long_name="share of rows in which exp of an unshifted score overflows",
+        definition="share of rows whose largest scaled score s has exp(s) round to infinity in the type",
+        dims=("dtype",),
+        estimate=lambda tallies, plan: tallies["exp_overflows"] / tallies.rows[..., None],
+        error=rate_error,
+    ),
+    "score_overflow_rate": Observable(
+        family="numerics",
+        long_name="share of raw scores beyond the type's range",
+        definition="share of raw scores that round to infinity in the type",
+        dims=("dtype",),
+        has_scale=False,
+        estimate=lambda tallies, plan: tallies["score_overflows"] / tallies["scores"][:, None],
         error=rate_error,
     ),
 }

@@ -13,22 +13,25 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.block import Geometry, Side
+from sim.block import Geometry
 from sim.cell import Cell
 from sim.cell import Side as SideFields
-from sim.draw import LAW_CODES
+from sim.draw import LAW_CODES, Side
+from sim.elementary import LOG2_E
 from sim.laws import LAWS
-from sim.normal_rows import row_limits, row_theory
+from sim.normal_rows import key_gradient_theory, row_limits, row_theory
 from sim.row_integrals import RowIntegrals
 from sim.scales import scale_factor
-from sim.stream import Measures
+from sim.sizes import SIZE_BINS
+from sim.stream import OVERFLOWS, Measures
 from sim.sweep import Sweep
 from sim.tally import Layout
 from sim.theory import ScoreTheory, score_theory
 
-__all__ = ["SIGMAS", "Plan", "layout", "plan"]
+__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "layout", "plan"]
 
 SIGMAS = (1, 2, 3)
+OVERFLOW_TYPES = ("float16", "float32")  # of sim.stream.OVERFLOWS
 MAX_GROUPS = 64
 HISTOGRAM_BINS = 256
 HISTOGRAM_WIDTHS = 8  # half the histogram's range, in standard deviations
@@ -67,12 +70,18 @@ class Plan:
     query: Side
     key: Side
     geometry: Geometry
+    visible: np.ndarray
     measures: Measures
 
     @cached_property
     def row_theory(self) -> dict[str, np.ndarray]:
         """Exact expectations of a row's quantities, each an array (scales,); NaN where there are none."""
         return _by_field([row_theory(self.cell, factor) for factor in self.factors])
+
+    @property
+    def key_gradient_theory(self) -> np.ndarray:
+        """Exact expectation of ||dL/dk||^2, of shape (scales,); NaN where there is none."""
+        return np.array([key_gradient_theory(self.cell, factor) for factor in self.factors])
 
     @cached_property
     def row_limits(self) -> dict[str, np.ndarray]:
@@ -92,8 +101,11 @@ def layout(sweep: Sweep) -> Layout:
     sizes = {
         "scale": len(sweep.scale),
         "threshold": len(sweep.threshold),
+        "gradient_threshold": len(sweep.gradient_threshold),
         "sigma": len(SIGMAS),
         "bin": bins + 2,
+        "size": SIZE_BINS,
+        "dtype": len(OVERFLOWS),
     }
     return Layout(sweep.observables, sizes)
 
@@ -122,6 +134,7 @@ def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
         query=_side(cell.query, cell.precision),
         key=_side(cell.key, cell.precision),
         geometry=Geometry(cell.n_queries, cell.n_keys, cell.d_k, sweep.trials, block_trials, (first, second)),
+        visible=cell.visible,
         measures=_measures(sweep, cell, layout, theory, factors, edges),
     )
 
@@ -132,7 +145,8 @@ def _power_of_two(at_most: int, limit: int) -> int:
 
 
 def _side(side: SideFields, precision: str) -> Side:
-    return Side(LAW_CODES[side.law.kind], np.array([side.mean, side.std, side.shape], precision))
+    numbers = np.array([side.mean, side.std, side.shape], precision)
+    return Side(LAW_CODES[side.law.kind], numbers, np.empty((0, 0), precision))
 
 
 def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
@@ -166,10 +180,18 @@ def _measures(
     return Measures(
         offsets=layout.offsets,
         factors=np.array(factors),
-        real_factors=np.array(factors, real),
+        exponents=(np.array(factors) * LOG2_E).astype(real),
         thresholds=np.array(sweep.threshold),
+        gradient_thresholds=np.array(sweep.gradient_threshold),
         window=_window(cell, theory).astype(real),
         unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
         histogram=np.array([edges[0], per_width], real),
         bins=len(edges) + 1,
+        gradient_unit=_gradient_unit(cell),
     )
+
+
+def _gradient_unit(cell: Cell) -> float:
+    """Return a power of two beyond ||dL/dq|| / abs(factor), which is at most the largest distance of two keys."""
+    size = cell.key.std * math.sqrt(cell.d_k)
+    return 2.0 ** math.ceil(math.log2(size) + 3) if size > 0 else 1.0

@@ -5,12 +5,14 @@ One histogram serves every scale rule: a linear rule moves its edges, and a nega
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sim.estimates import jackknife
 from sim.theory import Distribution
 
-__all__ = ["per_scale", "quantiles", "scaled_edges", "share_theory", "shares"]
+__all__ = ["medians", "per_scale", "quantiles", "scaled_edges", "share_theory", "shares"]
 
 
 def shares(counts: np.ndarray) -> np.ndarray:
@@ -77,6 +79,49 @@ def quantiles(
         errors = np.where(is_atom, np.maximum(errors, edges[inside] - edges[inside - 1]), errors)
     closed = holds == inside
     return np.where(closed, values, np.nan), np.where(closed, errors, np.nan)
+
+
+def medians(counts: np.ndarray, sizes: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the median of each histogram and its standard error (Woodruff 1952).
+
+    Parameters
+    ----------
+    counts : array (groups, histograms, bins)
+        The two open ends included.
+    sizes : array (groups,)
+        Trials in each group.
+    edges : array (bins - 1,)
+
+    Returns
+    -------
+    values, errors : arrays (histograms,)
+        NaN where the median lies in an open end.
+    """
+    found = [_median(counts[:, i], sizes, edges) for i in range(counts.shape[1])]
+    values, errors = np.array(found).T
+    return values, errors
+
+
+def _median(groups: np.ndarray, sizes: np.ndarray, edges: np.ndarray) -> tuple[float, float]:
+    whole = groups.sum(axis=0)
+    upto = np.cumsum(whole)[:-1] / whole.sum()  # the share below each edge
+    at = int(np.searchsorted(upto, 0.5))  # the bin that holds it, which ends at this edge
+    if at in (0, len(edges)):
+        return math.nan, math.nan
+    position = (0.5 - upto[at - 1]) / (upto[at] - upto[at - 1])
+    width = edges[at] - edges[at - 1]
+    value = edges[at - 1] + position * width
+
+    below = groups[:, :at].sum(axis=1) + position * groups[:, at]
+    function = np.append(0.5, (below.sum() - below) / (whole.sum() - groups.sum(axis=1))) if len(groups) > 1 else [0.5]
+    error = float(jackknife(np.asarray(function), sizes))
+    # The bins are many and narrow: the density is that between the ends of the interval, two errors away.
+    half = max(2 * error, 1 / whole.sum())
+    ends = np.clip([0.5 - half, 0.5 + half], upto[0], upto[-1])
+    low, high = np.interp(ends, upto, edges)
+    error *= (high - low) / (ends[1] - ends[0])
+    is_atom = whole[at - 1] == whole[at + 1] == 0
+    return value, max(error, width) if is_atom and error >= 0 else error
 
 
 def _slope(p: np.ndarray, inside: np.ndarray) -> np.ndarray:

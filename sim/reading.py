@@ -201,8 +201,8 @@ def _explain(model: type[BaseModel], error: ValidationError, written_as: Mapping
     first = (misspelt or errors)[0]
     # Positions in a list are left out: the value itself is shown.
     path = tuple(part for part in first["loc"] if isinstance(part, str))
-    top, *rest = path
-    raise InputError(_message(model, first, (written_as.get(top, top), *rest), path)) from None
+    written = tuple(written_as.get(part, part) for part in path[:1]) + path[1:]  # empty: of the fields together
+    raise InputError(_message(model, first, written, path)) from None
 
 
 def _message(model: type[BaseModel], error: ErrorDetails, written: Path, path: Path) -> str:

@@ -3,10 +3,10 @@
 Notation, for a row of scaled scores s with maximum m, taken at one key (others may tie with it):
 
     x = s - m <= 0      e = exp(x)      sums over all keys but that one:
-    T1 = sum e          T2 = sum e^2    D = sum e (m - s)       A = 1 + T1
+    T1 = sum e      T2 = sum e^2      T3 = sum e^3      D = sum e (m - s)      A = 1 + T1
 
 With the largest key left out nothing cancels: 1 - max p = T1 / A keeps its relative precision when
-the row is saturated, where 1 - 1/A of the full sum would be rounding noise.
+the row is saturated, where 1 - 1/A of the full sum would be rounding noise. J = diag(p) - p p'.
 """
 
 from __future__ import annotations
@@ -15,43 +15,66 @@ import math
 
 import numpy as np
 
-from sim.elementary import exp32, exp64, larger, log1p64
+from sim.elementary import LOG2_E, exp2_32, exp2_64, larger, log1p64
 from sim.jit import device
 
-__all__ = ["effective_keys", "rise", "sum_squares", "term32", "term64", "weight_entropy", "weight_max"]
+__all__ = [
+    "effective_keys",
+    "exponential32",
+    "exponential64",
+    "frobenius_sq",
+    "powers32",
+    "powers64",
+    "rise",
+    "sum_squares",
+    "trace",
+    "weight_entropy",
+    "weight_max",
+]
 
-_ZERO32 = np.float32(0)
-# exp leaves the normal numbers below LAST: smaller terms count as e^LAST (1.6e-38, 3e-308). The square
-# of a term below TINY would be denormal, and denormals cost three times the pass.
-_LAST32, _TINY32 = np.float32(-87), np.float32(1.1e-19)
-_LAST64, _TINY64 = -708.0, 1.5e-154
-
-
-@device
-def term32(x):
-    """Return (e, e^2, -e (m - s)) in float32 for x <= 0; (0, ~0, 0) for a key that ties with the largest."""
-    y = larger(x, _LAST32)
-    e = exp32(y)
-    e = e if x < _ZERO32 else _ZERO32
-    big = larger(e, _TINY32)
-    return e, big * big, e * y
-
-
-@device
-def term64(x):
-    """Return (e, e^2, -e (m - s)) in float64 for x <= 0; (0, ~0, 0) for a key that ties with the largest."""
-    y = larger(x, _LAST64)
-    e = exp64(y)
-    e = e if x < 0.0 else 0.0
-    big = larger(e, _TINY64)
-    return e, big * big, e * y
+# Smaller terms count as e = 2^LAST (7.5e-37, 9e-302), and squares and cubes of terms below SQUARE and CUBE as
+# 2^LAST too: denormal numbers cost three times the pass, and such sums are far below what any float shows of a row.
+# A cube counts as no more than the square, or ||J||_F^2 would be negative: -1000 is no multiple of 3.
+_LAST32, _SQUARE32, _CUBE32 = np.float32(-120), np.float32(2.0**-60), np.float32(2.0**-40)
+_LAST64, _SQUARE64, _CUBE64 = -1000.0, 2.0**-500, 2.0**-334
 
 
 @device
-def rise(t1, t2, d, delta):
-    """Return (T1, T2, D) after the maximum rose by `delta` >= 0: the old largest key joins the sums."""
+def exponential32(y):
+    """Return 2^y in float32 for y = x log2 e <= 0."""
+    return exp2_32(larger(y, _LAST32))
+
+
+@device
+def exponential64(y):
+    """Return 2^y in float64 for y = x log2 e <= 0."""
+    return exp2_64(larger(y, _LAST64))
+
+
+@device
+def powers32(e):
+    """Return (e^2, e^3) in float32."""
+    square, cube = larger(e, _SQUARE32), larger(e, _CUBE32)
+    return square * square, cube * cube * cube
+
+
+@device
+def powers64(e):
+    """Return (e^2, e^3) in float64."""
+    square, cube = larger(e, _SQUARE64), larger(e, _CUBE64)
+    return square * square, cube * cube * cube
+
+
+@device
+def rise(t1, t2, t3, d, delta):
+    """Return (T1, T2, T3, D) after the maximum rose by `delta` >= 0: the old largest key joins the sums."""
     r = math.exp(-delta)
-    return r * (1.0 + t1), r * r * (1.0 + t2), (r * (d + (1.0 + t1) * delta) if r > 0.0 else 0.0)
+    return (
+        r * (1.0 + t1),
+        r * r * (1.0 + t2),
+        r * r * r * (1.0 + t3),
+        (r * (d + (1.0 + t1) * delta) if r > 0.0 else 0.0),
+    )
 
 
 @device
@@ -76,4 +99,19 @@ def weight_entropy(t1, d):
 @device
 def effective_keys(entropy):
     """Return exp(entropy), the number of keys that share the weight evenly at this entropy."""
-    return exp64(entropy)
+    return exp2_64(entropy * LOG2_E)
+
+
+@device
+def trace(t1, t2):
+    """Return tr J = 1 - sum p^2."""
+    a = 1.0 + t1
+    return (2.0 * t1 + (t1 * t1 - t2)) / (a * a)
+
+
+@device
+def frobenius_sq(t1, t2, t3):
+    """Return ||J||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2, every difference in it being of like sign."""
+    a = 1.0 + t1
+    square = a * a
+    return (t1 * t1 * (1.0 + t2) + 2.0 * t1 * (t2 - t3) + (t2 * (3.0 + t2) - 2.0 * t3)) / (square * square)

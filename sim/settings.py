@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
+from sim.errors import InputError
 from sim.kinds import Choice
 from sim.reading import (
     Real,
@@ -24,7 +25,7 @@ from sim.reading import (
 from sim.scales import SCALES
 from sim.tally import FAMILIES
 
-__all__ = ["Histogram", "Settings"]
+__all__ = ["Histogram", "Settings", "folder_name"]
 
 
 def _listed(given: object) -> list[Any]:
@@ -61,6 +62,14 @@ def _read_folder_name(given: object) -> str:
     else:
         return given
     raise RefusedError(not_allowed(given, f"{problem}, as it names a folder"))
+
+
+def folder_name(given: str, field: str) -> str:
+    """Return the name of a folder of results as it is, or raise an InputError that begins with `field`."""
+    try:
+        return _read_folder_name(given)
+    except RefusedError as refusal:
+        raise InputError(f"{field}{refusal}") from None
 
 
 def _read_scale(given: object) -> Choice | float:
@@ -105,10 +114,13 @@ class Settings(Record):
     observables: Annotated[
         Listed[Annotated[str, PlainValidator(lambda given: read_name(given, FAMILIES))]],
         AfterValidator(lambda chosen: tuple(family for family in FAMILIES if family in chosen)),
-    ] = FAMILIES
+    ] = tuple(family for family in FAMILIES if family != "spectrum")  # it costs several passes
     histogram: Histogram | None = Field(default=None, description="a table of low, high, bins")
     threshold: Listed[Annotated[Real, Field(gt=0, le=1)]] = Field(
         default=(0.9, 0.99, 0.999), description="a number above 0 and at most 1, or a list of such"
+    )
+    gradient_threshold: Listed[Annotated[Real, Field(gt=0, le=1)]] = Field(
+        default=(0.1, 0.01, 0.001), description="a number above 0 and at most 1, or a list of such"
     )
     quantile: Listed[Annotated[Real, Field(gt=0, lt=1)]] = Field(
         default=(0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), description="a number between 0 and 1, or a list of such"

@@ -23,7 +23,7 @@ __all__ = ["find_datasets", "number", "print_dataset", "with_error"]
 _COMPANIONS = ("_se", "_theory", "_limit")
 # A histogram is a picture, not a table of 258 lines for each cell.
 _PICTURES = {"bin", "bin_edge"}
-_TALLIES = ["tally_node", "tally_field"]  # for merging datasets, not for reading
+_TALLIES = ["tally_node", "tally_field", "tally_entry"]  # for merging datasets, not for reading
 _ROWS = 400
 
 

@@ -2,7 +2,7 @@
 
 Every scale rule sees the same raw scores. A row's state is a few sums (:mod:`sim.rows`), merged from tile
 to tile in float64, so that memory does not grow with the number of keys. A family that is left out has
-offset -1 and costs a comparison.
+offset -1 and costs a comparison. What a trial's finished rows are worth is in :mod:`sim.finish`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.jit import inner, kernel
-from sim.moments import MOMENT_FIELDS, forget, merge_moments, pool_rows, scale_moments
-from sim.rows import effective_keys, rise, sum_squares, weight_entropy, weight_max
-from sim.tiles import TILE, central_sums, count_bins, count_within, extremes_and_sum, weight_sums
+from sim.moments import MOMENT_FIELDS, merge_moments, pool_rows
+from sim.rows import rise
+from sim.tiles import (
+    TILE,
+    central_sums,
+    count_beyond,
+    count_bins,
+    count_within,
+    exponentials,
+    extremes_and_sum,
+    place_of,
+    power_sums,
+    squares,
+)
 
-__all__ = ["Measures", "Rows", "add_tile", "begin_block", "finish_block", "finish_trial", "new_rows", "tally_scores"]
+__all__ = ["N_VALUES", "OVERFLOWS", "Measures", "Rows", "add_tile", "merge_ends", "new_rows"]
+
+# The smallest values that round to infinity in float16 and in float32.
+OVERFLOWS = (65520.0, 2.0**128 - 2.0**103)
+N_VALUES = 9  # of a row, see sim.finish
 
 
 class Measures(NamedTuple):
@@ -25,10 +40,11 @@ class Measures(NamedTuple):
     Attributes
     ----------
     offsets : Offsets
-        Where each part of the tally starts.
+        Where each part of the tally starts, or of the bins.
     factors : float64 (scales,)
-    real_factors : real (scales,)
-    thresholds : float64 (thresholds,)
+    exponents : real (scales,)
+        factor * log2 e, so that 2^(exponent s) is exp(factor s).
+    thresholds, gradient_thresholds : float64
     window : real (4,)
         Center and three limits of ``score_within_sigma``; NaN where there is no theory.
     unit : float64
@@ -37,79 +53,129 @@ class Measures(NamedTuple):
         Lower edge of the first bin, and bins per unit of raw score.
     bins : int
         The two open ends counted.
+    gradient_unit : float64
+        What the bins of :mod:`sim.sizes` take as 1 for ||dL/dq|| / abs(factor).
     """
 
     offsets: Any
     factors: np.ndarray
-    real_factors: np.ndarray
+    exponents: np.ndarray
     thresholds: np.ndarray
+    gradient_thresholds: np.ndarray
     window: np.ndarray
     unit: float
     histogram: np.ndarray
     bins: int
+    gradient_unit: float
 
 
 class Rows(NamedTuple):
     """The state of the rows of one trial, and the work space of a tile."""
 
-    low: np.ndarray  # (rows,)
-    high: np.ndarray  # (rows,)
+    ends: np.ndarray  # (2, rows): the smallest and the largest raw score
     moments: np.ndarray  # (3, rows): n, mean, M2
-    sums: np.ndarray  # (scales, 3, rows): T1, T2, D
-    values: np.ndarray  # (4, rows): max p, entropy, effective keys, sum p^2 under one scale rule
-    tile_sums: np.ndarray  # (5, rows of a tile)
+    sums: np.ndarray  # (scales, 4, rows): T1, T2, T3, D
+    values: np.ndarray  # (1 or scales, N_VALUES, rows): what a finished row is worth
+    gradients: np.ndarray  # (scales, rows): sum p^2 ||k - mean k||^2
+    spectral: np.ndarray  # (scales, rows): the largest eigenvalue of J
+    tile_sums: np.ndarray  # (6, rows of a tile)
+    tile_ends: np.ndarray  # (2, rows of a tile)
+    totals: np.ndarray  # (rows of a tile,): the sum of their scores
+    tile_places: np.ndarray  # (2, rows of a tile) int32: where they stand in the tile
+    tile_keys: np.ndarray  # (rows of a tile,) int64: how many of the tile's keys a row sees
     places: np.ndarray  # (TILE,) int32: the bins of a row's scores
+    exponentials: np.ndarray  # real: e, and e^2 for gradients, of one row or of all rows under all rules
     block: np.ndarray  # (5,): moments of the block's raw scores so far
     pooled: np.ndarray  # (5,): those of a tile
 
 
+@inner
+def _needs_weights(at):
+    """Return whether any family needs the sums of a row's weights."""
+    return at.weight_max >= 0 or at.jacobian_trace >= 0 or at.jacobian_spectral >= 0 or at.gradient_query_sq >= 0
+
+
+@inner
+def _keeps_exponentials(at):
+    """Return whether the exponentials of all rows of a tile are kept: the gradients multiply them with the keys."""
+    return at.gradient_query_sq >= 0
+
+
 @kernel
-def new_rows(n_rows, tile_rows, n_scales):
-    """Return the state for trials of `n_rows` rows, of which `tile_rows` come at a time."""
+def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
+    """Return the state for trials of `n_rows` rows, of which `tile_rows` come at a time, with `tile_keys` keys."""
+    at, n_scales = measures.offsets, measures.factors.shape[0]
+    kept = n_scales * 2 * tile_rows * tile_keys if _keeps_exponentials(at) else tile_keys
     return Rows(
-        np.empty(n_rows),
-        np.empty(n_rows),
+        np.empty((2, n_rows)),
         np.empty((3, n_rows)),
-        np.empty((n_scales, 3, n_rows)),
-        np.empty((4, n_rows)),
-        np.empty((MOMENT_FIELDS, tile_rows)),
+        np.empty((n_scales, 4, n_rows)),
+        np.zeros((n_scales if keep_values else 1, N_VALUES, n_rows)),
+        np.empty((n_scales, n_rows if at.gradient_query_sq >= 0 else 0)),
+        np.empty((n_scales, n_rows if at.jacobian_spectral >= 0 else 0)),
+        np.empty((MOMENT_FIELDS + 1, tile_rows)),
+        np.empty((2, tile_rows)),
+        np.empty(tile_rows),
+        np.empty((2, tile_rows), np.int32),
+        np.empty(tile_rows, np.int64),
         np.empty(TILE, np.int32),
+        np.empty(kept, measures.exponents.dtype),
         np.zeros(MOMENT_FIELDS),
         np.empty(MOMENT_FIELDS),
     )
 
 
 @kernel
-def begin_block(rows):
-    """Forget the scores of the last block."""
-    forget(rows.block)
+def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents):
+    """Add the scores of a tile to the sums of its rows, under every scale rule.
 
-
-@kernel
-def _add_weights(s, low, high, row, is_first, rows, measures):
-    for k in range(measures.factors.shape[0]):
-        factor = measures.factors[k]
-        t1, t2, d = weight_sums(s, high if factor >= 0.0 else low, measures.real_factors[k])
-        sums = rows.sums[k]
-        if not is_first:
-            # Of two maxima the lower one rises to the higher, and its key joins the sums.
-            ours, tiles = (rows.high[row], high) if factor >= 0.0 else (rows.low[row], low)
-            delta = factor * (np.float64(tiles) - ours)
-            old1, old2, old = sums[0, row], sums[1, row], sums[2, row]
-            if delta >= 0.0:
-                old1, old2, old = rise(old1, old2, old, delta)
-            else:
-                t1, t2, d = rise(t1, t2, d, -delta)
-            t1, t2, d = t1 + old1, t2 + old2, d + old
-        sums[0, row] = t1
-        sums[1, row] = t2
-        sums[2, row] = d
+    Called once a tile, with arrays rather than with what holds them: a call counts a reference for every array
+    that it is handed, 200 ns for the rows' state, which a call for each row would pay.
+    """
+    real = scores.dtype.type
+    n_rows, width = keys.shape[0], scores.shape[1]
+    for i in range(scores.shape[0]):
+        n = keys[i]
+        if n == 0:
+            continue
+        s = scores[i, :n]
+        for k in range(factors.shape[0]):
+            factor = factors[k]
+            end = 1 if factor >= 0.0 else 0
+            extremum = real(tile_ends[end, i])
+            at = (2 * k * n_rows + i) * width if keep else 0
+            e = exps[at : at + n]
+            exponentials(s, extremum, exponents[k], e)
+            e[places[end, i]] = real(0)
+            t1, t2, t3, fall = power_sums(e, s, extremum)
+            d = -factor * fall
+            if keep:
+                beyond = at + n_rows * width
+                squares(e, exps[beyond : beyond + n])
+                for j in range(n, width):  # keys that the row does not see
+                    exps[at + j] = real(0)
+                    exps[beyond + j] = real(0)
+            row = first + i
+            if not is_first:
+                # Of two maxima the lower one rises to the higher, and its key joins the sums.
+                delta = factor * (tile_ends[end, i] - ends[end, row])
+                old1, old2, old3, old = sums[k, 0, row], sums[k, 1, row], sums[k, 2, row], sums[k, 3, row]
+                if delta >= 0.0:
+                    old1, old2, old3, old = rise(old1, old2, old3, old, delta)
+                else:
+                    t1, t2, t3, d = rise(t1, t2, t3, d, -delta)
+                t1, t2, t3, d = t1 + old1, t2 + old2, t3 + old3, d + old
+            sums[k, 0, row] = t1
+            sums[k, 1, row] = t2
+            sums[k, 2, row] = t3
+            sums[k, 3, row] = d
 
 
 @inner
-def _merge_row_variances(rows, first, tile_sums, n, is_first):
+def _merge_row_variances(rows, first, tile_sums, is_first):
     for i in range(tile_sums.shape[1]):
         row = first + i
+        n = tile_sums[5, i]
         before = 0.0 if is_first else rows.moments[0, row]
         mean = 0.0 if is_first else rows.moments[1, row]
         m2 = 0.0 if is_first else rows.moments[2, row]
@@ -121,129 +187,110 @@ def _merge_row_variances(rows, first, tile_sums, n, is_first):
 
 
 @kernel
-def add_tile(scores, first, is_first, rows, measures, tally):
-    """Add a tile of raw scores, of shape (rows, keys), that holds the rows `first` ...
-
-    `is_first` says that it holds the rows' first keys.
-    """
-    at = measures.offsets
-    keys = scores.shape[1]
+def _add_scores(scores, tile_keys, totals, unit, window, tile_sums, within):
+    """Write the sums of every row of a tile, and add to the counts within sigma."""
     real = scores.dtype.type
-    has_moments, has_bins, has_weights = at.score_moments >= 0, at.score_histogram >= 0, at.weight_max >= 0
-    tile_sums = rows.tile_sums[:, : scores.shape[0]]
     for i in range(scores.shape[0]):
-        s = scores[i]
-        low, high, total = extremes_and_sum(s)
-        if has_moments:
-            center = total / real(keys)
-            tile_sums[0, i] = center
-            tile_sums[1, i], tile_sums[2, i], tile_sums[3, i], tile_sums[4, i] = central_sums(
-                s, center, real(measures.unit)
-            )
-            n1, n2, n3 = count_within(s, measures.window[0], measures.window[1:])
-            tally[at.score_within_sigma] += n1
-            tally[at.score_within_sigma + 1] += n2
-            tally[at.score_within_sigma + 2] += n3
-        if has_bins:
-            counts = tally[at.score_histogram : at.score_histogram + measures.bins]
-            count_bins(s, measures.histogram[0], measures.histogram[1], rows.places, counts)
-        if has_weights:
-            _add_weights(s, low, high, first + i, is_first, rows, measures)
-        rows.low[first + i] = low if is_first else min(rows.low[first + i], low)
-        rows.high[first + i] = high if is_first else max(rows.high[first + i], high)
-    if has_moments:
-        pool_rows(tile_sums, np.float64(keys), measures.unit, rows.pooled)
+        keys = tile_keys[i]
+        tile_sums[5, i] = keys
+        if keys == 0:
+            for r in range(MOMENT_FIELDS):
+                tile_sums[r, i] = 0.0
+            continue
+        s = scores[i, :keys]
+        center = real(totals[i]) / real(keys)
+        tile_sums[0, i] = center
+        tile_sums[1, i], tile_sums[2, i], tile_sums[3, i], tile_sums[4, i] = central_sums(s, center, real(unit))
+        n1, n2, n3 = count_within(s, window[0], window[1], window[2], window[3])
+        within[0] += n1
+        within[1] += n2
+        within[2] += n3
+
+
+@inner
+def _find_ends(scores, first, start, visible, tile_keys, tile_ends, totals):
+    for i in range(scores.shape[0]):
+        keys = max(min(scores.shape[1], visible[first + i] - start), 0)
+        tile_keys[i] = keys
+        if keys > 0:
+            low, high, total = extremes_and_sum(scores[i, :keys])
+            tile_ends[0, i] = low
+            tile_ends[1, i] = high
+            totals[i] = total
+
+
+@inner
+def _find_places(scores, tile_keys, tile_ends, tile_places):
+    real = scores.dtype.type
+    for i in range(scores.shape[0]):
+        if tile_keys[i] > 0:
+            s = scores[i, : tile_keys[i]]
+            tile_places[0, i] = place_of(s, real(tile_ends[0, i]))
+            tile_places[1, i] = place_of(s, real(tile_ends[1, i]))
+
+
+@inner
+def _add_bins(scores, tile_keys, histogram, places, counts):
+    for i in range(scores.shape[0]):
+        count_bins(scores[i, : tile_keys[i]], histogram[0], histogram[1], places, counts)
+
+
+@inner
+def _add_overflows(scores, tile_keys, tile_ends, counts):
+    for i in range(scores.shape[0]):
+        for k in range(len(OVERFLOWS)):
+            if tile_keys[i] > 0 and max(-tile_ends[0, i], tile_ends[1, i]) >= OVERFLOWS[k]:
+                counts[k] += count_beyond(scores[i, : tile_keys[i]], OVERFLOWS[k])
+
+
+@kernel
+def add_tile(scores, first, start, visible, rows, measures, tally, bins):
+    """Add a tile of raw scores, of shape (rows, keys), that holds the rows `first` ... and the keys `start` ...
+
+    Of all keys a row sees the first ``visible[row]``, at least one.
+    """
+    at, is_first = measures.offsets, start == 0
+    keys, ends = rows.tile_keys, rows.tile_ends
+    _find_ends(scores, first, start, visible, keys, ends, rows.totals)
+    if at.score_moments >= 0:
+        tile_sums = rows.tile_sums[:, : scores.shape[0]]
+        within = tally[at.score_within_sigma : at.score_within_sigma + 3]
+        _add_scores(scores, keys, rows.totals, measures.unit, measures.window, tile_sums, within)
+        pool_rows(tile_sums, measures.unit, rows.pooled)
         merge_moments(rows.block, rows.pooled)
-        _merge_row_variances(rows, first, tile_sums, np.float64(keys), is_first)
+        _merge_row_variances(rows, first, tile_sums, is_first)
+    if at.scores >= 0:
+        for i in range(scores.shape[0]):
+            tally[at.scores] += keys[i]
+        _add_overflows(scores, keys, ends, tally[at.score_overflows : at.score_overflows + 2])
+    if at.score_histogram >= 0:
+        counts = bins[at.score_histogram : at.score_histogram + measures.bins]
+        _add_bins(scores, keys, measures.histogram, rows.places, counts)
+    if _needs_weights(at):
+        _find_places(scores, keys, ends, rows.tile_places)
+        keep = _keeps_exponentials(at)
+        _add_weights(
+            scores,
+            first,
+            is_first,
+            keys,
+            ends,
+            rows.tile_places,
+            rows.ends,
+            rows.exponentials,
+            keep,
+            rows.sums,
+            measures.factors,
+            measures.exponents,
+        )
 
 
 @inner
-def _finish_scores(rows, measures, tally):
-    at = measures.offsets
-    low, high, variance = np.inf, -np.inf, 0.0
-    for row in range(rows.low.shape[0]):
-        low = min(low, rows.low[row])
-        high = max(high, rows.high[row])
-        variance += rows.moments[2, row] / (rows.moments[0, row] - 1.0)  # one key: 0 / 0, blank
-    for k in range(measures.factors.shape[0]):
-        factor = measures.factors[k]
-        ends = factor * low, factor * high
-        tally[at.score_min + k] = min(tally[at.score_min + k], min(ends))
-        tally[at.score_max + k] = max(tally[at.score_max + k], max(ends))
-        tally[at.score_trial_max + k] += max(abs(ends[0]), abs(ends[1]))
-        tally[at.score_row_variance + k] += factor * factor * variance
-
-
-@inner
-def _row_weights(sums, values):
-    # the four quantities of every row: a loop of independent steps, so that it vectorises
-    for row in range(sums.shape[1]):
-        t1 = sums[0, row]
-        entropy = weight_entropy(t1, sums[2, row])
-        values[0, row] = weight_max(t1)
-        values[1, row] = entropy
-        values[2, row] = effective_keys(entropy)
-        values[3, row] = sum_squares(t1, sums[1, row])
-
-
-@inner
-def _total(values):
-    first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
-    for row in range(values.shape[1]):
-        first += values[0, row]
-        second += values[1, row]
-        third += values[2, row]
-        fourth += values[3, row]
-    return first, second, third, fourth
-
-
-@inner
-def _count_from(values, threshold):
-    count = 0
-    for row in range(values.shape[0]):
-        count += 1 if values[row] >= threshold else 0
-    return count
-
-
-@kernel
-def finish_trial(rows, measures, tally):
-    """Add the finished rows of one trial to the tally."""
-    at = measures.offsets
-    tally[at.trials] += 1.0
-    tally[at.rows] += rows.low.shape[0]
-    if at.score_moments >= 0:
-        _finish_scores(rows, measures, tally)
-    if at.weight_max >= 0:
-        n_thresholds = measures.thresholds.shape[0]
-        for k in range(measures.factors.shape[0]):
-            _row_weights(rows.sums[k], rows.values)
-            for j in range(n_thresholds):
-                tally[at.saturated + k * n_thresholds + j] += _count_from(rows.values[0], measures.thresholds[j])
-            largest, entropy, effective, squares = _total(rows.values)
-            tally[at.weight_max + k] += largest
-            tally[at.weight_entropy + k] += entropy
-            tally[at.weight_effective_keys + k] += effective
-            tally[at.weight_sum_squares + k] += squares
-
-
-@kernel
-def finish_block(rows, measures, tally):
-    """Write the block's score moments under every scale rule."""
-    at = measures.offsets
-    if at.score_moments >= 0:
-        for k in range(measures.factors.shape[0]):
-            start = at.score_moments + k * MOMENT_FIELDS
-            scale_moments(rows.block, measures.factors[k], tally[start : start + MOMENT_FIELDS])
-
-
-@kernel
-def tally_scores(scores, tile_rows, measures, tally):
-    """Tally given raw scores (queries, keys) as one trial, streamed as the block streams its own."""
-    rows = new_rows(scores.shape[0], tile_rows, measures.factors.shape[0])
-    begin_block(rows)
-    for j in range(0, scores.shape[1], TILE):
-        for i in range(0, scores.shape[0], tile_rows):
-            tile = np.ascontiguousarray(scores[i : i + tile_rows, j : j + TILE])
-            add_tile(tile, i, j == 0, rows, measures, tally)
-    finish_trial(rows, measures, tally)
-    finish_block(rows, measures, tally)
+def merge_ends(rows, first, n_rows, is_first):
+    """Let the ends of the last tile's rows enter those of the rows; the last step of a tile."""
+    for i in range(n_rows):
+        if rows.tile_keys[i] > 0:
+            row = first + i
+            low, high = rows.tile_ends[0, i], rows.tile_ends[1, i]
+            rows.ends[0, row] = low if is_first else min(rows.ends[0, row], low)
+            rows.ends[1, row] = high if is_first else max(rows.ends[1, row], high)

@@ -27,8 +27,8 @@ from sim.settings import Histogram, Settings
 __all__ = ["MAX_CELLS", "Cell", "Histogram", "Side", "Sweep"]
 
 _SIDES = ("vectors", "query", "key")
-_FIELDS = ["name", "seed", "trials", "n_tokens", "n_queries", "n_keys", "d_k", "scale", "observables", "precision"]
-_FIELDS += [*_SIDES, "histogram", "threshold", "quantile"]
+_FIELDS = ["name", "seed", "trials", "n_tokens", "n_queries", "n_keys", "d_k", "causal", "scale", "observables"]
+_FIELDS += ["precision", *_SIDES, "histogram", "threshold", "gradient_threshold", "quantile"]
 
 
 def _plain(value: Any) -> Any:
@@ -82,7 +82,9 @@ class Sweep:
     scale : name, table, number, or a list of them
         Scale rules; they add no cells. ``["none", "sqrt_dk", "dk"]`` unless given.
     observables : list of str
-        The families to compute; all unless given. No axis.
+        The families to compute; all but "spectrum", which costs several passes, unless given. No axis.
+    causal : bool
+        Whether query i sees only the keys up to its own place (the last query all of them); false unless given.
     precision : {"float32", "float64"}
         float32 unless given.
     vectors : dict
@@ -92,7 +94,7 @@ class Sweep:
         The same for each side, in the place of `vectors`.
     histogram : dict
         ``{"low": ..., "high": ..., "bins": 256}`` in raw units. No axis.
-    threshold, quantile : float or list of float
+    threshold, gradient_threshold, quantile : float or list of float
         At which rates and quantiles are measured; they add no cells.
 
     Attributes
@@ -119,6 +121,7 @@ class Sweep:
     observables: tuple[str, ...]
     histogram: Histogram | None
     threshold: tuple[float, ...]
+    gradient_threshold: tuple[float, ...]
     quantile: tuple[float, ...]
     cells: tuple[Cell, ...]
     _grid: Grid
@@ -196,6 +199,7 @@ class Sweep:
             "observables": list(self.observables),
             "histogram": self.histogram.model_dump() if self.histogram else None,
             "threshold": list(self.threshold),
+            "gradient_threshold": list(self.gradient_threshold),
             "quantile": list(self.quantile),
         }
         return {field: tree[field] for field in _FIELDS if field in tree}

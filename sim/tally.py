@@ -1,32 +1,48 @@
-"""Tallies: what a block counts, as one flat row of float64 that merges with another.
+"""Tallies: what a block counts, as one flat row of float64 that merges with another, and counts in bins.
 
 A tally is a row of fields laid out by :data:`PARTS`; counts are exact up to 2^53. Rows merge in
 aligned pairs, a binary tree over the block index, so that any split of the blocks gives the same bits.
+Histograms are thousands of whole numbers, whose order of adding never matters: they stand in a row of their
+own, one for each node of the tree rather than for each block.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.jit import inner, kernel
 from sim.moments import MOMENT_FIELDS, merge_moments
 
-__all__ = ["FAMILIES", "PARTS", "Layout", "Node", "Part", "TreeNodes", "leave_one_out", "merge_into", "merge_tree"]
+__all__ = [
+    "FAMILIES",
+    "PARTS",
+    "Layout",
+    "Node",
+    "Part",
+    "TreeNodes",
+    "aligned_runs",
+    "leave_one_out",
+    "merge_into",
+    "merge_tree",
+]
 
-FAMILIES = ("scores", "distribution", "weights")
+FAMILIES = ("scores", "distribution", "weights", "jacobian", "spectrum", "gradients", "numerics")
 
-SUM, MINIMUM, MAXIMUM, MOMENTS = range(4)
+SUM, MINIMUM, MAXIMUM, MOMENTS, BINS = range(5)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of fields of one kind; `dims` are names of sizes, the family None is always kept."""
+    """A run of fields of one kind; `dims` are names of sizes, the family None is always kept.
+
+    Those that merge as BINS stand in the row of bins, all others in the tally's own row.
+    """
 
     name: str
     family: str | None
@@ -42,43 +58,61 @@ PARTS = (
     Part("score_max", "scores", MAXIMUM, ("scale",)),
     Part("score_trial_max", "scores", SUM, ("scale",)),
     Part("score_row_variance", "scores", SUM, ("scale",)),
+    Part("varied_rows", "scores", SUM),  # those of more than one key, which have a variance
     Part("score_within_sigma", "scores", SUM, ("sigma",)),
-    Part("score_histogram", "distribution", SUM, ("bin",)),  # of raw scores, with the two open ends
+    Part("score_histogram", "distribution", BINS, ("bin",)),  # of raw scores, with the two open ends
     Part("weight_max", "weights", SUM, ("scale",)),
     Part("weight_entropy", "weights", SUM, ("scale",)),
     Part("weight_effective_keys", "weights", SUM, ("scale",)),
     Part("weight_sum_squares", "weights", SUM, ("scale",)),
     Part("saturated", "weights", SUM, ("scale", "threshold")),
+    Part("jacobian_frobenius", "jacobian", SUM, ("scale",)),
+    Part("jacobian_frobenius_sq", "jacobian", SUM, ("scale",)),
+    Part("jacobian_trace", "jacobian", SUM, ("scale",)),
+    Part("vanished", "jacobian", SUM, ("scale", "gradient_threshold")),
+    Part("frobenius_sizes", "jacobian", BINS, ("scale", "size")),  # bins of :mod:`sim.sizes`
+    Part("jacobian_spectral", "spectrum", SUM, ("scale",)),
+    Part("gradient_score_sq", "gradients", SUM, ("scale",)),  # sums over rows, over rows and over keys
+    Part("gradient_query_sq", "gradients", SUM, ("scale",)),
+    Part("gradient_key_sq", "gradients", SUM, ("scale",)),
+    Part("gradient_query_sizes", "gradients", BINS, ("scale", "size")),
+    Part("exp_overflows", "numerics", SUM, ("scale", "dtype")),
+    Part("score_overflows", "numerics", SUM, ("dtype",)),
+    Part("scores", "numerics", SUM),
 )
 
-# Where each part starts in the row, -1 when its family is left out: the kernels' view of a layout.
+# Where each part starts in its row, -1 when its family is left out: the kernels' view of a layout.
 _NAMES = [part.name for part in PARTS]
 Offsets: Any = namedtuple("Offsets", _NAMES)  # type: ignore[misc]  # its names come from the table
 
 
 class Layout:
-    """Where every part of a tally stands in its row.
+    """Where every part of a tally stands in its row, and where its bins do in theirs.
 
     Parameters
     ----------
     families : sequence of str
         The families that are computed.
     sizes : mapping
-        The lengths of ``scale``, ``threshold``, ``sigma`` and ``bin``.
+        The lengths of the parts' dimensions.
     """
 
     def __init__(self, families: Sequence[str], sizes: Mapping[str, int]) -> None:
         sizes = {**sizes, "moment": MOMENT_FIELDS}
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
         segments = []
-        at = 0
+        self.fields = self.bin_fields = 0
         for part in PARTS:
-            if part.family is None or part.family in families:
-                shape = tuple(sizes[dim] for dim in part.dims)
-                self._places[part.name] = (at, shape)
-                segments.append((at, at + prod(shape), part.merge))
-                at += prod(shape)
-        self.fields = at
+            if part.family is not None and part.family not in families:
+                continue
+            shape = tuple(sizes[dim] for dim in part.dims)
+            if part.merge == BINS:
+                self._places[part.name] = (self.bin_fields, shape)
+                self.bin_fields += prod(shape)
+            else:
+                self._places[part.name] = (self.fields, shape)
+                segments.append((self.fields, self.fields + prod(shape), part.merge))
+                self.fields += prod(shape)
         self.segments = np.array(segments, np.int64)
         self.offsets = Offsets(*(self._places[p.name][0] if p.name in self._places else -1 for p in PARTS))
 
@@ -90,22 +124,36 @@ class Layout:
                 tallies[:, start:stop] = np.inf if kind == MINIMUM else -np.inf
         return tallies
 
+    def empty_bins(self, count: int) -> np.ndarray:
+        """Return `count` rows of bins without a count."""
+        return np.zeros((count, self.bin_fields), np.int64)
+
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def part(self, tallies: np.ndarray, name: str) -> np.ndarray:
-        """Return a view of one part of `tallies` (..., fields), of shape (..., *part)."""
+    def part(self, rows: np.ndarray, name: str) -> np.ndarray:
+        """Return a view of one part of `rows` (..., fields) of tallies or of bins, of shape (..., *part)."""
         at, shape = self._places[name]
-        return tallies[..., at : at + prod(shape)].reshape(tallies.shape[:-1] + shape)
+        return rows[..., at : at + prod(shape)].reshape(rows.shape[:-1] + shape)
 
     @property
     def labels(self) -> list[str]:
-        """A name for each field: ``weight_max/0``, ``score_histogram/17``."""
+        """A name for each field of a tally: ``weight_max/0``."""
         return [
-            "/".join([name, *map(str, index)])
-            for name, (_, shape) in self._places.items()
-            for index in np.ndindex(*shape)
+            "/".join([part.name, *map(str, index)])
+            for part in PARTS
+            if part.name in self and part.merge != BINS
+            for index in np.ndindex(*self._places[part.name][1])
         ]
+
+    @property
+    def bin_parts(self) -> dict[str, list[int]]:
+        """Where each part begins in the row of bins, and its shape: ``{"score_histogram": [0, 258]}``."""
+        return {
+            part.name: [self._places[part.name][0], *self._places[part.name][1]]
+            for part in PARTS
+            if part.name in self and part.merge == BINS
+        }
 
 
 @kernel
@@ -166,7 +214,32 @@ def leave_one_out(groups, segments):
     return result
 
 
-Node = tuple[int, int, np.ndarray]  # first block, blocks, tally
+class Node(NamedTuple):
+    """A node of the merge tree; a short last block has 0 `blocks`, as it must be drawn again by a longer run."""
+
+    first: int
+    blocks: int
+    tally: np.ndarray
+    bins: np.ndarray
+
+
+def aligned_runs(first: int, count: int, group_blocks: int, is_short: bool) -> Iterator[tuple[int, int]]:
+    """Split the blocks `first` ... into the largest aligned nodes within them.
+
+    Yields
+    ------
+    at, size : int
+        Position from `first`, and number of blocks; ``is_short`` says that the last block is, and stands alone.
+    """
+    full = count - is_short
+    at = 0
+    while at < full:
+        aligned = (first + at) & -(first + at) or group_blocks
+        size = min(group_blocks, aligned, 1 << ((full - at).bit_length() - 1))
+        yield at, size
+        at += size
+    if is_short:
+        yield full, 1
 
 
 class TreeNodes:
@@ -182,8 +255,7 @@ class TreeNodes:
     Attributes
     ----------
     nodes : list of Node
-        In order. A short last block stands alone with 0 blocks: it must be drawn again when the run
-        is extended.
+        In order.
     """
 
     def __init__(self, group_blocks: int, segments: np.ndarray) -> None:
@@ -191,26 +263,28 @@ class TreeNodes:
         self._segments = segments
         self.nodes: list[Node] = []
 
-    def push(self, first: int, blocks: int, tally: np.ndarray) -> None:
+    def push(self, node: Node) -> None:
         """Add the next node, and merge it with its left neighbour while the two are an aligned pair."""
-        while self.nodes and 0 < blocks < self.group_blocks:
-            left_first, left_blocks, left = self.nodes[-1]
-            if left_blocks != blocks or left_first % (2 * blocks):
+        while self.nodes and 0 < node.blocks < self.group_blocks:
+            left = self.nodes[-1]
+            if left.blocks != node.blocks or left.first % (2 * node.blocks):
                 break
-            self.nodes.pop()
-            merge_into(left, tally, self._segments)
-            first, blocks, tally = left_first, 2 * blocks, left
-        self.nodes.append((first, blocks, tally))
+            node = self._merged(self.nodes.pop(), node)
+        self.nodes.append(node)
 
-    def groups(self) -> np.ndarray:
-        """Return the groups' tallies, one a row; what stands right of the last whole group is one more."""
-        whole = [tally for _, blocks, tally in self.nodes if blocks == self.group_blocks]
-        edge = [tally for _, blocks, tally in self.nodes if blocks < self.group_blocks]
+    def _merged(self, left: Node, right: Node) -> Node:
+        """Merge `right` into `left`, whose arrays are used up."""
+        merge_into(left.tally, right.tally, self._segments)
+        np.add(left.bins, right.bins, out=left.bins)
+        return left._replace(blocks=left.blocks + right.blocks)
+
+    def groups(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the groups' tallies and bins, one a row; what stands right of the last whole group is one more."""
+        whole = [node for node in self.nodes if node.blocks == self.group_blocks]
+        edge = [node for node in self.nodes if node.blocks < self.group_blocks]
         if edge:
-            last = edge[-1].copy()
-            for tally in reversed(edge[:-1]):  # the tree's own order: the right edge folds from its end
-                left = tally.copy()
-                merge_into(left, last, self._segments)
-                last = left
+            last = edge[-1]
+            for node in reversed(edge[:-1]):  # the tree's own order: the right edge folds from its end
+                last = self._merged(node._replace(tally=node.tally.copy(), bins=node.bins.copy()), last)
             whole.append(last)
-        return np.stack(whole)
+        return np.stack([node.tally for node in whole]), np.stack([node.bins for node in whole])

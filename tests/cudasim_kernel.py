@@ -8,9 +8,20 @@ import sys
 import numpy as np
 from numba import cuda
 
+from sim.elementary import LOG2_E
 from sim.laws import LAWS
 from sim.philox import KEY, philox4x32
-from sim.rows import effective_keys, rise, sum_squares, term32, weight_entropy, weight_max
+from sim.rows import (
+    effective_keys,
+    exponential32,
+    frobenius_sq,
+    powers32,
+    rise,
+    sum_squares,
+    trace,
+    weight_entropy,
+    weight_max,
+)
 
 TOKENS, QUADS, TRIAL = 8, 2, 7
 CELL_KEY = (np.uint32(0x12345678), np.uint32(0x9ABCDEF0))
@@ -42,39 +53,42 @@ def rows_of_scores(scores, factors, out):
     """One block for each row and rule, one thread for every 8 keys; the threads' sums meet in shared memory."""
     row, rule = cuda.blockIdx.x, cuda.blockIdx.y
     thread = cuda.threadIdx.x
-    sums = cuda.shared.array((8, 4), np.float64)  # of each thread: its maximum, T1, T2, D
-    factor = np.float32(factors[rule])
+    sums = cuda.shared.array((8, 5), np.float64)  # of each thread: its maximum, T1, T2, T3, D
+    factor = factors[rule]
+    exponent = np.float32(factor * LOG2_E)
     at, end = thread * 8, min(thread * 8 + 8, scores.shape[1])
     if at < end:
         largest = at
         for j in range(at, end):
             if factor * scores[row, j] > factor * scores[row, largest]:
                 largest = j
-        t1, t2, d = 0.0, 0.0, 0.0
+        t1, t2, t3, d = 0.0, 0.0, 0.0, 0.0
         for j in range(at, end):
-            x = factor * (scores[row, j] - scores[row, largest])
-            e, square, weighted = term32(x)
-            if x == 0.0 and j != largest:  # a tie
-                e, square = np.float32(1), np.float32(1)
-            t1, t2, d = t1 + e, t2 + square, d - weighted
-        sums[thread, 0] = np.float64(factor) * np.float64(scores[row, largest])
-        sums[thread, 1], sums[thread, 2], sums[thread, 3] = t1, t2, d
+            if j != largest:
+                fall = scores[row, j] - scores[row, largest]
+                e = exponential32(exponent * fall)
+                square, cube = powers32(e)
+                t1, t2, t3, d = t1 + e, t2 + square, t3 + cube, d - factor * (e * fall)
+        sums[thread, 0] = factor * np.float64(scores[row, largest])
+        sums[thread, 1], sums[thread, 2], sums[thread, 3], sums[thread, 4] = t1, t2, t3, d
     cuda.syncthreads()
     if thread == 0:
-        m, t1, t2, d = sums[0, 0], sums[0, 1], sums[0, 2], sums[0, 3]
+        m, t1, t2, t3, d = sums[0, 0], sums[0, 1], sums[0, 2], sums[0, 3], sums[0, 4]
         for other in range(1, (scores.shape[1] + 7) // 8):
-            n, u1, u2, f = sums[other, 0], sums[other, 1], sums[other, 2], sums[other, 3]
+            n, u1, u2, u3, f = sums[other, 0], sums[other, 1], sums[other, 2], sums[other, 3], sums[other, 4]
             if n > m:
-                t1, t2, d = rise(t1, t2, d, n - m)
+                t1, t2, t3, d = rise(t1, t2, t3, d, n - m)
                 m = n
             else:
-                u1, u2, f = rise(u1, u2, f, m - n)
-            t1, t2, d = t1 + u1, t2 + u2, d + f
+                u1, u2, u3, f = rise(u1, u2, u3, f, m - n)
+            t1, t2, t3, d = t1 + u1, t2 + u2, t3 + u3, d + f
         entropy = weight_entropy(t1, d)
         out[row, rule, 0] = weight_max(t1)
         out[row, rule, 1] = entropy
         out[row, rule, 2] = effective_keys(entropy)
         out[row, rule, 3] = sum_squares(t1, t2)
+        out[row, rule, 4] = trace(t1, t2)
+        out[row, rule, 5] = frobenius_sq(t1, t2, t3)
 
 
 def scores_of_rows() -> np.ndarray:
@@ -94,7 +108,7 @@ def main(path: str) -> None:
     words = np.zeros((TOKENS, QUADS, 4), np.uint32)
     elements = np.zeros((3, TOKENS, QUADS, 4), np.float32)
     words_and_elements[(2, 1), (4, 2)](words, elements)
-    rows = np.zeros((ROWS, len(FACTORS), 4))
+    rows = np.zeros((ROWS, len(FACTORS), 6))
     rows_of_scores[(ROWS, len(FACTORS)), 8](scores_of_rows(), np.array(FACTORS), rows)
     np.savez(path, words=words, elements=elements, rows=rows)
 

@@ -1,43 +1,70 @@
-"""Given raw scores through the streamed kernels, for tests: ``measured(scores, factors)``."""
+"""Given vectors or raw scores through the kernels, for tests: ``measured(scores, factors)``."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from sim.finish import (
+    EFFECTIVE_KEYS,
+    ENTROPY,
+    FROBENIUS,
+    FROBENIUS_SQ,
+    GRADIENT_QUERY_SQ,
+    SPECTRAL,
+    SUM_SQUARES,
+    TRACE,
+    WEIGHT_MAX,
+)
+from sim.given import Given, run_given
 from sim.plan import layout, plan
-from sim.stream import tally_scores
 from sim.sweep import Sweep
-from sim.tally import Layout
+from sim.tally import BINS, PARTS, Layout
+
+VALUES = {
+    "weight_max": WEIGHT_MAX,
+    "weight_entropy": ENTROPY,
+    "weight_effective_keys": EFFECTIVE_KEYS,
+    "weight_sum_squares": SUM_SQUARES,
+    "jacobian_frobenius": FROBENIUS,
+    "jacobian_frobenius_sq": FROBENIUS_SQ,
+    "jacobian_trace": TRACE,
+    "jacobian_spectral": SPECTRAL,
+    "gradient_query_sq": GRADIENT_QUERY_SQ,
+}
+ROW_FAMILIES = ["weights", "jacobian", "spectrum"]
 
 
-def measures_for(scores: np.ndarray, factors, change=None, **fields):
-    """Return (measures, layout) for scores of this shape and precision; `change` replaces some measures."""
-    sizes = {"d_k": 16, "n_queries": scores.shape[0], "n_keys": scores.shape[1], "precision": scores.dtype.name}
+def run_vectors(query, key, factors, change=None, visible=None, **fields) -> tuple[Given, Layout]:
+    """Return what the kernels make of Q and K, and the layout; `change` replaces some measures."""
+    sizes = {"d_k": query.shape[1], "n_queries": len(query), "n_keys": len(key), "precision": query.dtype.name}
     sweep = Sweep(**{**sizes, "scale": list(factors), **fields})
     where = layout(sweep)
-    return plan(sweep, sweep.cells[0], where).measures._replace(**(change or {})), where
+    made = plan(sweep, sweep.cells[0], where)
+    made = replace(made, measures=made.measures._replace(**(change or {})))
+    if visible is not None:
+        made = replace(made, visible=np.asarray(visible, np.int64))
+    return run_given(made, where, query, key), where
 
 
-def tally_of(scores: np.ndarray, factors=(1.0,), tile_rows: int | None = None, **fields) -> tuple[np.ndarray, Layout]:
-    """Return the tally of `scores` (queries, keys) as one trial, and its layout."""
-    measures, where = measures_for(scores, factors, **fields)
-    tally = where.empty(1)[0]
-    tally_scores(scores, tile_rows or len(scores), measures, tally)
-    return tally, where
+def run_scores(scores: np.ndarray, factors=(1.0,), **options) -> tuple[Given, Layout]:
+    """Return the same of given raw scores (queries, keys): with the unit vectors as keys they are the queries."""
+    return run_vectors(scores, np.eye(scores.shape[1], dtype=scores.dtype), factors, **options)
 
 
-def measured(scores: np.ndarray, factors=(1.0,), **fields) -> dict[str, np.ndarray]:
-    """Return every part of that tally by name."""
-    tally, where = tally_of(scores, factors, **fields)
-    return {name: where.part(tally, name) for name in where.offsets._fields if name in where}
+def measured(scores: np.ndarray, factors=(1.0,), **options) -> dict[str, np.ndarray]:
+    """Return every part of the tally and of the bins of given raw scores, by name."""
+    found, where = run_scores(scores, factors, **options)
+    return {
+        part.name: where.part(found.bins if part.merge == BINS else found.tally, part.name)
+        for part in PARTS
+        if part.name in where
+    }
 
 
-def each_row(scores: np.ndarray, factors, **fields) -> dict[str, np.ndarray]:
-    """Return the weights' quantities of every row by itself, (rows, scales)."""
-    names = ["weight_max", "weight_entropy", "weight_effective_keys", "weight_sum_squares"]
-    one = scores[:1]
-    measures, where = measures_for(one, factors, observables=["weights"], **fields)
-    tallies = where.empty(len(scores))
-    for row, tally in zip(scores, tallies, strict=True):
-        tally_scores(row[None], 1, measures, tally)
-    return {name: where.part(tallies, name) for name in names}
+def each_row(scores: np.ndarray, factors, **options) -> dict[str, np.ndarray]:
+    """Return the values of every row of given raw scores, (rows, scales)."""
+    found, _ = run_scores(scores, factors, **{"observables": ROW_FAMILIES, **options})
+    names = [name for name in VALUES if name != "gradient_query_sq"]
+    return {name: found.values[:, VALUES[name]].T for name in names}

@@ -1,7 +1,7 @@
 """One slow, obvious oracle for everything that is simulated: from the definitions, in plain NumPy.
 
-Nothing here calls a formula of ``sim``. Softmax is computed in extended precision, so that what a
-saturated row leaves (its entropy, say) is right too.
+Nothing here calls a formula of ``sim``. Softmax is computed in extended precision, and 1 - p as the sum of the
+other weights, so that what a saturated row leaves (its entropy, its Jacobian) is right too.
 """
 
 from __future__ import annotations
@@ -58,18 +58,93 @@ def softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.exp(log_p), log_p
 
 
+def hidden(scores: np.ndarray, visible: np.ndarray | None) -> np.ndarray:
+    """Return scaled scores (..., rows, keys) in which the keys that a row does not see have no weight."""
+    s = np.array(scores, np.longdouble)
+    if visible is not None:
+        s[..., np.arange(s.shape[-1]) >= np.asarray(visible)[:, None]] = -np.inf
+    return s
+
+
+def sum_of_others(x: np.ndarray) -> np.ndarray:
+    """Return for each element the sum of all the others of its row: nothing is subtracted."""
+    before, after = np.zeros_like(x), np.zeros_like(x)
+    before[..., 1:] = x[..., :-1].cumsum(axis=-1)
+    after[..., :-1] = x[..., :0:-1].cumsum(axis=-1)[..., ::-1]
+    return before + after
+
+
+def jacobian(scores: np.ndarray) -> np.ndarray:
+    """Return J = dp/ds of one row of scaled scores, (keys, keys): p_i (1 - p_i), and -p_i p_j elsewhere."""
+    p, _ = softmax(scores)
+    matrix = -np.multiply.outer(p, p)
+    np.fill_diagonal(matrix, p * sum_of_others(p))
+    return matrix
+
+
+def spectral(scores: np.ndarray) -> float:
+    """Return the largest eigenvalue of J of one row."""
+    matrix = jacobian(scores)
+    size = abs(matrix).max()
+    return float(size * np.linalg.eigvalsh((matrix / size).astype(float))[-1]) if size else 0.0
+
+
+def spectral_of_many(scores: np.ndarray) -> float:
+    """Return the same for rows too long for their matrix: the root of 1 = sum p^2 / (p - x), by halving.
+
+    It lies between the two largest weights: with d = 1 - p_1 the equation is (x - p_1 d) / (p_1 - x) =
+    sum p^2 / (x - p) over all but the largest.
+    """
+    p, _ = softmax(np.ravel(scores))
+    largest = p.argmax()
+    top, delta, others = p[largest], sum_of_others(p)[largest], np.delete(p, largest)
+    low, high = others.max(), min(top, 2 * top * delta)
+    for _ in range(90):
+        x = (low + high) / 2
+        if x in (low, high):
+            break
+        too_large = (x - top * delta) / (top - x) > (others**2 / (x - others)).sum()
+        low, high = (low, x) if too_large else (x, high)
+    return float(high)
+
+
 def row_quantities(scores: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what is measured of the weights of every row of scaled scores."""
+    """Return what is measured of weights and Jacobian of every row of scaled scores, but for the spectrum."""
     p, log_p = softmax(scores)
     terms = np.zeros_like(p)
     np.multiply(p, log_p, out=terms, where=p > 0)  # p ln p -> 0
     entropy = -terms.sum(axis=-1)
+    diagonal = p * sum_of_others(p)
+    square = (diagonal**2).sum(axis=-1) + (p**2 * sum_of_others(p**2)).sum(axis=-1)
     return {
         "weight_max": p.max(axis=-1),
         "weight_entropy": entropy,
         "weight_effective_keys": np.exp(entropy),
         "weight_sum_squares": (p**2).sum(axis=-1),
+        "jacobian_frobenius": np.sqrt(square),
+        "jacobian_frobenius_sq": square,
+        "jacobian_trace": diagonal.sum(axis=-1),
     }
+
+
+# Gradients of L = sum g p for standard normal g, one for each weight: E ||A g||^2 is ||A||_F^2 ----------
+
+
+def gradients(query: np.ndarray, key: np.ndarray, factor: float, visible=None) -> dict[str, np.ndarray]:
+    """Return E ||dL/ds||^2 and E ||dL/dq||^2 of every query, and E ||dL/dk||^2 of every key.
+
+    By the scores s = q.k of a row, dL/ds = factor J g; dL/dq = K' dL/ds; dL/dk_j = sum_i q_i (dL/ds_i)_j.
+    """
+    q, k = query.astype(np.longdouble), key.astype(np.longdouble)
+    p, _ = softmax(hidden(factor * (q @ k.T), visible))
+    squares = (p * sum_of_others(p)) ** 2 + p**2 * sum_of_others(p**2)  # of the rows of every J
+    by_query = np.empty(len(q), np.longdouble)
+    for row, weights in enumerate(p):
+        # J 1 = 0: the keys relative to that of the largest weight, so that nothing cancels in a saturated row
+        relative = k - k[weights.argmax()]
+        by_query[row] = ((weights[:, None] * (relative - weights @ relative)) ** 2).sum()
+    found = {"score": squares.sum(axis=1), "query": by_query, "key": (q**2).sum(axis=1) @ squares}
+    return {name: (factor**2 * values).astype(float) for name, values in found.items()}
 
 
 # Moments -------------------------------------------------------------------------------------------
@@ -81,36 +156,50 @@ def moments(x: np.ndarray) -> np.ndarray:
     mean = x.sum() / x.size
     mean += (x - mean).sum() / x.size
     d = x - mean
-    return np.array([x.size, mean, (d**2).sum(), (d**3).sum(), (d**4).sum()])
+    square = d * d
+    return np.array([x.size, mean, square.sum(), (square * d).sum(), (square * square).sum()])
 
 
 # Whole cells ---------------------------------------------------------------------------------------
 
 
-def estimates(raw: np.ndarray, factor: float, thresholds: tuple[float, ...]) -> dict[str, np.ndarray]:
+def estimates(
+    raw: np.ndarray, factor: float, thresholds: tuple[float, ...], gradient_thresholds=(), visible=None
+) -> dict[str, np.ndarray]:
     """Return the observables of raw scores (trials, queries, keys) under one linear rule.
 
-    Without those that need theory's numbers or bins: see :func:`within` and :func:`histogram`.
+    Without those that need theory's numbers, bins or the vectors: see :func:`within`, :func:`histogram`,
+    :func:`middle` and :func:`gradients`.
     """
     s = factor * np.asarray(raw, float)
-    n, mean, m2, m3, m4 = moments(s)
+    counts = np.full(s.shape[1], s.shape[2]) if visible is None else np.asarray(visible)
+    seen = [s[:, i, :count] for i, count in enumerate(counts)]
+    n, mean, m2, m3, m4 = moments(np.concatenate([row.ravel() for row in seen]))
     variance = m2 / n
+    varied = [row.var(axis=-1, ddof=1).mean() for row in seen if row.shape[-1] > 1]
     result = {
         "score_mean": mean,
         "score_variance": variance,
         "score_std": np.sqrt(variance),
         "score_skewness": m3 / n / variance**1.5 if variance else np.nan,
         "score_excess_kurtosis": m4 / n / variance**2 - 3 if variance else np.nan,
-        "score_min": s.min(),
-        "score_max": s.max(),
-        "score_trial_max": abs(s).max(axis=(1, 2)).mean(),
-        "score_row_variance": s.var(axis=-1, ddof=1).mean() if s.shape[-1] > 1 else np.nan,
+        "score_min": min(row.min() for row in seen),
+        "score_max": max(row.max() for row in seen),
+        "score_trial_max": np.max([abs(row).max(axis=-1) for row in seen], axis=0).mean(),
+        "score_row_variance": np.mean(varied) if varied else np.nan,
     }
-    rows = row_quantities(s)
+    rows = row_quantities(hidden(s, counts))
     result |= {name: values.mean() for name, values in rows.items()}
-    largest = rows["weight_max"].astype(float)
+    largest, norm = (rows[name].astype(float) for name in ("weight_max", "jacobian_frobenius"))
     result["saturation_rate"] = np.array([(largest >= threshold).mean() for threshold in thresholds])
+    result["vanishing_rate"] = np.array([(norm < threshold).mean() for threshold in gradient_thresholds])
     return {name: np.asarray(value, float) for name, value in result.items()}
+
+
+def middle(values: np.ndarray) -> tuple[float, float]:
+    """Return the two values between which every number is a median; they are equal for an odd count."""
+    ordered = np.sort(np.ravel(values))
+    return float(ordered[(ordered.size - 1) // 2]), float(ordered[ordered.size // 2])
 
 
 def within(raw: np.ndarray, mean: float, limit: float) -> float:

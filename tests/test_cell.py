@@ -1,6 +1,7 @@
 """Cells: the key of the random words, and strictness."""
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ def test_only_what_shapes_the_draw_changes_the_key():
         sweep(query=one_side, key={"mean": 1.0, "law": {"kind": "uniform"}}),
         Sweep(d_k=16, n_queries=8, n_keys=8, vectors=one_side),
         sweep(vectors=one_side, precision="float64", scale=0.5, trials=3, threshold=0.5, observables="scores"),
+        sweep(vectors=one_side, causal=True, gradient_threshold=0.5),
         sweep(vectors={**one_side, "std": 1}, seed=0, name="other"),
     ]
     assert len({made.cells[0].philox_key() for made in same}) == 1
@@ -74,6 +76,9 @@ def test_only_what_shapes_the_draw_changes_the_key():
         {"n_keys": 2**31},
         {"n_queries": True},
         {"precision": "float16"},
+        {"causal": 1},
+        {"causal": "yes"},
+        {"causal": True, "n_queries": 5, "n_keys": 4},
         {"key": {"mean": "1"}},
         {"key": {"std": -1.0}},
         {"key": {"law": "gauss"}},
@@ -83,3 +88,19 @@ def test_only_what_shapes_the_draw_changes_the_key():
 def test_a_cell_by_itself_is_strict(fields):
     with pytest.raises(ValidationError):
         cell(**fields)
+
+
+def test_a_query_sees_all_keys_or_those_up_to_its_own_place():
+    assert cell(n_queries=3, n_keys=7).visible.tolist() == [7, 7, 7]
+    assert cell(n_queries=3, n_keys=7, causal=True).visible.tolist() == [5, 6, 7]  # aligned at the last key
+    assert cell(n_queries=4, n_keys=4, causal=True).visible.tolist() == [1, 2, 3, 4]
+    assert cell(n_queries=1, n_keys=9, causal=True).visible.tolist() == [9]
+
+
+def test_causal_shapes_a_cell_and_may_be_an_axis():
+    made = sweep(causal=[False, np.True_], n_tokens=[4, 8])
+    assert made.axes == {"n_tokens": (4, 8), "causal": (False, True)}
+    assert [cell.causal for cell in made.cells] == [False, True, False, True]
+    assert made.hash != sweep(causal=False, n_tokens=[4, 8]).hash
+    assert Sweep(**json.loads(json.dumps(made.resolved()))) == made
+    assert Sweep(d_k=4, n_queries=3, n_keys=3, causal=True).cells[0].causal

@@ -14,6 +14,7 @@ import xarray as xr
 import sim
 from sim.dataset import is_current, read, write
 from sim.observables import OBSERVABLES
+from sim.tally import FAMILIES
 
 CELLS = {"d_k": [4, 16], "n_queries": 8, "n_keys": 12, "trials": 40}
 WITHOUT_ERROR = {"score_min", "score_max"}
@@ -22,7 +23,7 @@ BOOKKEEPING = {"trials", "groups", "scale_factor", "score_moments", "score_bin_e
 
 @pytest.fixture(scope="module")
 def dataset():
-    return sim.run(sim.Sweep(**CELLS, key={"mean": [0.0, 0.5, 1.0]}))
+    return sim.run(sim.Sweep(**CELLS, key={"mean": [0.0, 0.5, 1.0]}, observables=FAMILIES))
 
 
 def test_axes_become_dimensions_in_the_order_of_the_fields(dataset):
@@ -49,7 +50,8 @@ def test_every_estimate_has_an_error_a_theory_and_says_what_it_is(dataset):
         variable = dataset[name]
         assert variable.attrs["definition"]
         assert variable.attrs["units"]
-        assert variable.dims[-1 - len(entry.dims)] == "scale"
+        dims = ("scale", *entry.dims) if entry.has_scale else entry.dims
+        assert variable.dims == ("d_k", "key_mean", *dims)
         if name in WITHOUT_ERROR:
             assert f"{name}_se" not in dataset
         else:
@@ -68,6 +70,11 @@ def test_there_is_nothing_but_estimates_bookkeeping_and_tallies(dataset):
 def test_extra_dimensions_have_their_coordinates(dataset):
     assert dataset["saturation_rate"].dims[-1] == "threshold"
     assert dataset["threshold"].values.tolist() == [0.9, 0.99, 0.999]
+    assert dataset["vanishing_rate"].dims[-1] == "gradient_threshold"
+    assert dataset["gradient_threshold"].values.tolist() == [0.1, 0.01, 0.001]
+    assert dataset["exp_overflow_rate"].dims[-2:] == ("scale", "dtype")
+    assert "scale" not in dataset["score_overflow_rate"].dims
+    assert dataset["dtype"].values.tolist() == ["float16", "float32"]
     assert dataset["sigma"].values.tolist() == [1, 2, 3]
     assert dataset["quantile"].values.tolist() == [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
     assert dataset.sizes["bin"] == 258
@@ -120,7 +127,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(dataset, tmp_path, 
 
 def test_current_means_the_same_sweep_by_the_same_code(dataset, tmp_path, monkeypatch):
     path = tmp_path / "data.nc"
-    sweep = sim.Sweep(**CELLS, key={"mean": [0.0, 0.5, 1.0]})
+    sweep = sim.Sweep(**CELLS, key={"mean": [0.0, 0.5, 1.0]}, observables=FAMILIES)
     assert not is_current(path, sweep)
     write(dataset, path)
     assert is_current(path, sweep)
@@ -156,7 +163,42 @@ def test_a_full_disk_is_an_error_and_no_crash(dataset, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_stored_bins_are_those_of_the_nodes(dataset):
+    """Occupied bins alone, node after node, each by its distance from the one before."""
+    parts = json.loads(dataset["tally_bin"].attrs["parts"])
+    assert parts.keys() == {"score_histogram", "frobenius_sizes", "gradient_query_sizes"}
+    bins = sum(int(np.prod(shape)) for _, *shape in parts.values())
+    entries = dataset["tally_entries"].values
+    assert entries[entries >= 0].sum() == dataset.sizes["tally_entry"]
+    starts = np.cumsum([0, *entries[entries >= 0]])
+    nodes = (entries >= 0).sum(axis=-1).ravel()
+    of_cell, first = [], 0
+    for count in nodes:
+        whole = np.zeros(bins, int)
+        for i in range(first, first + count):
+            steps = dataset["tally_bin"].values[starts[i] : starts[i + 1]]
+            assert (steps[1:] > 0).all()
+            whole[np.cumsum(steps)] += dataset["tally_count"].values[starts[i] : starts[i + 1]]
+        of_cell.append(whole)
+        first += count
+    at, size = parts["score_histogram"]
+    shares = dataset["score_histogram"].values[:, :, 0].reshape(-1, size)
+    for whole, share in zip(of_cell, shares, strict=True):
+        np.testing.assert_allclose(whole[at : at + size] / (40 * 8 * 12), share, rtol=1e-12)
+        at_sizes, scales, size_bins = parts["frobenius_sizes"]
+        counts = whole[at_sizes : at_sizes + scales * size_bins].reshape(scales, size_bins)
+        assert (counts.sum(axis=1) == 40 * 8).all()
+
+
+def test_absent_nodes_are_marked(dataset):
+    absent = dataset["tally_first_block"].values < 0
+    assert (dataset["tally_entries"].values[absent] == -1).all()
+    assert (dataset["tally_blocks"].values[absent] == -1).all()
+    assert np.isnan(dataset["tally"].values[absent]).all()
+
+
 def test_tallies_of_a_cell_stay_small(tmp_path):
-    write(sim.run(sim.Sweep(d_k=64, n_tokens=64, trials=6400)), tmp_path / "data.nc")
+    write(sim.run(sim.Sweep(d_k=64, n_tokens=64, trials=6400, observables=FAMILIES)), tmp_path / "data.nc")
     with h5py.File(tmp_path / "data.nc") as file:
-        assert file["tally"].id.get_storage_size() < 200_000
+        names = [name for name in file if name.startswith("tally")]
+        assert sum(file[name].id.get_storage_size() for name in names) < 250_000

@@ -32,6 +32,9 @@ def test_the_row_variance_of_one_key_is_blank():
     assert (dataset["weight_max"] == 1).all()
     assert (dataset["weight_entropy"] == 0).all()
     assert (dataset["saturation_rate"] == 1).all()
+    assert (dataset["vanishing_rate"] == 1).all()
+    assert (dataset["jacobian_trace"] < 1e-30).all()
+    assert dataset["jacobian_frobenius_median"].isnull().all()  # 0: below the bins
 
 
 def test_a_rate_of_one_has_the_error_of_three_events():
@@ -64,6 +67,34 @@ def test_left_out_families_are_absent():
     assert "score_mean" not in dataset
     assert "score_histogram" not in dataset
     assert "quantile" not in dataset.coords
+    assert "gradient_threshold" not in dataset.coords
+    assert "dtype" not in dataset.coords
+
+
+def test_the_spectrum_is_measured_when_asked_for():
+    sweep = sim.Sweep(d_k=4, n_tokens=4, trials=10)
+    assert "jacobian_spectral" not in sim.run(sweep)
+    dataset = sim.run(sweep.replace(observables=["spectrum"]))
+    assert [name for name in dataset if name.endswith("_se")] == ["jacobian_spectral_se"]
+    assert ((dataset["jacobian_spectral"] > 0) & (dataset["jacobian_spectral"] <= 0.5)).all()
+
+
+def test_causal_rows_see_fewer_keys():
+    """The first row sees one key and gives it all its weight; the last of all rows is that of a plain run."""
+    both = sim.run(sim.Sweep(d_k=4, n_queries=1, n_keys=9, trials=30, causal=[False, True]))
+    for name in ("weight_max", "jacobian_trace", "gradient_query", "score_variance"):
+        assert (both[name].sel(causal=True) == both[name].sel(causal=False)).all()
+    scores = sim.run(sim.Sweep(d_k=4, n_tokens=9, trials=30, causal=True))
+    whole = sim.run(sim.Sweep(d_k=4, n_tokens=9, trials=30))
+    assert (scores["weight_max"] > whole["weight_max"]).all()
+    assert int(scores["tally"].isel(tally_field=1).sum()) == int(whole["tally"].isel(tally_field=1).sum()) == 270
+
+
+def test_no_closed_form_of_full_rows_stands_beside_causal_ones():
+    dataset = sim.run(sim.Sweep(d_k=4, n_queries=[1, 9], n_keys=9, trials=30, causal=True))
+    for name in ("weight_max", "weight_entropy", "weight_sum_squares", "jacobian_trace", "gradient_score"):
+        assert dataset[f"{name}_theory"].sel(n_queries=9).isnull().all(), name
+        assert dataset[f"{name}_theory"].sel(n_queries=1).notnull().all(), name  # one query sees every key
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -77,9 +77,22 @@ def test_pooled_rows_are_the_moments_of_all_their_numbers(unit):
     x = np.random.default_rng(10).exponential(size=(33, 60)) * 40 + 1e3
     center = np.float32(x.mean(axis=1)).astype(float)  # the mean as float32 has it
     d = unit * (x - center[:, None])
-    sums = np.stack([center, *(np.sum(d**r, axis=1) for r in range(1, 5))])
+    sums = np.stack([center, *(np.sum(d**r, axis=1) for r in range(1, 5)), np.full(33, 60.0)])
     out = np.empty(5)
-    pool_rows(sums, 60.0, unit, out)
+    pool_rows(sums, unit, out)
     assert off(out, x) < 1e-12
     np.testing.assert_allclose(sums[0], x.mean(axis=1), rtol=1e-14)
     np.testing.assert_allclose(sums[1], 60 * x.var(axis=1), rtol=1e-11)
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**-7])
+def test_pooled_rows_may_be_of_different_lengths_and_empty(unit):
+    counts = np.array([1, 0, 60, 2, 0, 33])
+    rows = [np.random.default_rng(11).exponential(size=n) * 40 + 1e3 for n in counts]
+    center = [np.float64(np.float32(x.mean())) if x.size else 0.0 for x in rows]
+    powers = [[((unit * (x - c)) ** r).sum() for x, c in zip(rows, center, strict=True)] for r in range(1, 5)]
+    sums = np.array([center, *powers, counts], float)
+    out = np.empty(5)
+    pool_rows(sums, unit, out)
+    assert out[0] == counts.sum()
+    assert off(out, np.concatenate(rows)) < 1e-12

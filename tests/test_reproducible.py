@@ -1,11 +1,14 @@
 """The promise of design 4: a number depends on its place, never on how it came to be computed."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
 
 import sim
 import sim.plan
+from sim.tally import FAMILIES
 
 FIELDS = {
     "name": "reproducible",
@@ -14,12 +17,28 @@ FIELDS = {
     "n_keys": [1, 600],
     "trials": 333,
     "key": {"law": ["rademacher", "gaussian", "uniform"], "mean": 0.5},
+    "observables": FAMILIES,
 }
-TALLIES = ("tally", "tally_first_block", "tally_blocks")
+TALLIES = ("tally", "tally_first_block", "tally_blocks", "tally_entries", "tally_bin", "tally_count")
+
+
+# Of all cells one after the other; compared cell by cell by `bins_of`.
+STRUNG = ("tally_bin", "tally_count")
 
 
 def run(threads=2, **fields) -> xr.Dataset:
     return sim.run(sim.Sweep(**{**FIELDS, **fields}), threads=threads)
+
+
+def bins_of(dataset: xr.Dataset) -> xr.DataArray:
+    """Return the stored bins of every node as bytes, along the axes of the nodes."""
+    entries = dataset["tally_entries"]
+    stops = np.maximum(entries.values, 0).cumsum()
+    found = np.empty(entries.size, object)
+    for i, (stop, count) in enumerate(zip(stops, entries.values.ravel(), strict=True)):
+        part = slice(stop - max(count, 0), stop)
+        found[i] = dataset["tally_bin"].values[part].tobytes() + dataset["tally_count"].values[part].tobytes()
+    return entries.copy(data=found.reshape(entries.shape))
 
 
 def assert_same_bits(one: xr.Dataset, other: xr.Dataset, names=None):
@@ -32,6 +51,15 @@ def assert_same_bits(one: xr.Dataset, other: xr.Dataset, names=None):
         assert a.tobytes() == b.tobytes(), name
 
 
+def assert_same_cells(cells: dict, one: xr.Dataset, other: xr.Dataset, others: dict | None = None):
+    """The same of some cells of each: all that belongs to a cell, with its bins."""
+    names = sorted(set(one.data_vars) - set(STRUNG))
+    assert_same_bits(one.sel(cells), other.sel(others or {}), names)
+    a, b = bins_of(one).sel(cells).values, bins_of(other).sel(others or {}).values
+    assert a.shape == b.shape
+    assert (a == b).all()
+
+
 @pytest.fixture(scope="module")
 def reference():
     return run()
@@ -42,20 +70,24 @@ def test_threads_change_no_bit(reference, threads):
     assert_same_bits(run(threads), reference)
 
 
-def test_float64_is_as_reproducible():
-    assert_same_bits(run(1, precision="float64", d_k=5), run(2, precision="float64", d_k=5))
+@pytest.mark.parametrize(
+    "fields", [{"precision": "float64", "d_k": 5}, {"causal": True, "d_k": 70, "n_keys": [5, 600]}]
+)
+def test_float64_and_causal_rows_are_as_reproducible(fields):
+    assert_same_bits(run(1, **fields), run(2, **fields))
 
 
 def test_a_cell_alone_is_the_cell_in_the_sweep(reference):
     for d_k in (3, 16):
         for law in ("rademacher", "uniform"):
             alone = run(d_k=d_k, n_keys=600, key={"law": law, "mean": 0.5})
-            assert_same_bits(alone, reference.sel(d_k=d_k, n_keys=600, key_law=law))
+            assert_same_cells({}, alone, reference, {"d_k": d_k, "n_keys": 600, "key_law": law})
 
 
 def test_an_axis_value_added_changes_no_other_cell(reference):
     more = run(d_k=[8, 3, 16], key={"law": ["gaussian", "uniform", "rademacher"], "mean": [0, 0.5]})
-    assert_same_bits(more.sel(d_k=[3, 16], key_law=["rademacher", "gaussian", "uniform"], key_mean=0.5), reference)
+    cells = {"d_k": [3, 16], "key_law": ["rademacher", "gaussian", "uniform"], "key_mean": 0.5}
+    assert_same_cells(cells, more, reference)
 
 
 def test_a_scale_rule_added_changes_no_other(reference):
@@ -64,16 +96,24 @@ def test_a_scale_rule_added_changes_no_other(reference):
 
 
 def test_a_family_left_out_changes_no_other(reference):
-    for families in (["scores"], ["weights"], ["distribution"], ["scores", "weights"], ["weights", "distribution"]):
+    sets = [
+        *([family] for family in FAMILIES),
+        ["scores", "weights"],
+        ["jacobian", "spectrum"],
+        ["weights", "gradients"],
+    ]
+    for families in sets:
         less = run(observables=families)
         kept = [name for name in less if name not in TALLIES]
-        assert len(kept) < len(reference.data_vars) - 3
+        assert len(kept) < len(reference.data_vars) - len(TALLIES)
         assert_same_bits(less, reference, kept)
 
 
-def test_thresholds_quantiles_and_precision_shape_no_draw():
-    base = sim.Sweep(**FIELDS)
-    other = base.replace(threshold=0.5, quantile=[0.3], precision="float64", trials=7, scale="dk")
+def test_thresholds_quantiles_precision_and_the_mask_shape_no_draw():
+    base = sim.Sweep(**{**FIELDS, "n_keys": [5, 600]})
+    other = base.replace(
+        causal=True, gradient_threshold=0.5, threshold=0.5, quantile=[0.3], precision="float64", trials=7, scale="dk"
+    )
     assert [cell.philox_key() for cell in base.cells] == [cell.philox_key() for cell in other.cells]
 
 
@@ -121,10 +161,16 @@ def test_a_longer_run_keeps_the_nodes_of_a_shorter_one(trials):
     shorter, longer = run(**fields, trials=trials), run(**fields, trials=8 * 96)
     of = {first: i for i, first in enumerate(longer["tally_first_block"].values)}
     assert set(longer["tally_blocks"].values) == {2}
+    short_bins, long_bins = bins_of(shorter).values, bins_of(longer).values
     whole = np.flatnonzero(shorter["tally_blocks"] == 2)
     assert len(whole) == trials // 16 or trials // 8 < 65
     for i in whole:
-        twin = longer["tally"][of[int(shorter["tally_first_block"][i])]]
-        assert np.array_equal(shorter["tally"][i], twin)
+        twin = of[int(shorter["tally_first_block"][i])]
+        assert np.array_equal(shorter["tally"][i], longer["tally"][twin])
+        assert short_bins[i] == long_bins[twin]
     if trials % 8:
         assert shorter["tally_blocks"][-1] == 0
+    # the bins of all nodes are those of all trials, 5 rows each, whatever the nodes
+    counts = json.loads(shorter["tally_bin"].attrs["parts"])
+    assert int(shorter["tally_count"].sum()) == trials * 5 * (20 + 3 + 3)
+    assert [*counts] == ["score_histogram", "frobenius_sizes", "gradient_query_sizes"]

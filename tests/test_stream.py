@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 
+from sim.sizes import SIZE_BINS, size_edges
+from sim.tally import FAMILIES
 from sim.tiles import TILE
 from tests import oracle
-from tests.measuring import each_row, measured, tally_of
+from tests.measuring import each_row, measured, run_vectors
 
 FACTORS = (1.0, 0.125, -0.5, 0.0, 2.0)
 PRECISIONS = ("float32", "float64")
 ROWS = {"float32": 2e-6, "float64": 1e-12}  # means over rows and moments, relative
-THRESHOLDS = (0.9, 0.99, 0.999)
+THRESHOLDS, GRADIENT_THRESHOLDS = (0.9, 0.99, 0.999), (0.1, 0.01, 0.001)
+OF_ROWS = ("weight_max", "weight_entropy", "weight_effective_keys", "weight_sum_squares")
+OF_ROWS += ("jacobian_frobenius", "jacobian_frobenius_sq", "jacobian_trace")
 
 
 def scores_of(shape, precision, mean=0.0, std=1.0, seed=0):
@@ -29,12 +33,16 @@ def test_a_tally_agrees_with_the_oracle(shape, mean, std, precision):
     unit = 2.0 ** -round(np.log2(std))
     found = measured(scores, FACTORS, change={"unit": unit})
     for k, factor in enumerate(FACTORS):
-        expected = oracle.estimates(scores[None], factor, THRESHOLDS)
+        expected = oracle.estimates(scores[None], factor, THRESHOLDS, GRADIENT_THRESHOLDS)
         rows = shape[0]
-        for name in ("weight_max", "weight_entropy", "weight_effective_keys", "weight_sum_squares"):
-            assert_close(found[name][k] / rows, expected[name], ROWS[precision] * 5, 1e-30, f"{name} {factor}")
+        for name in OF_ROWS:
+            # in float32 a term e counts as at least 2^-120, and so e (m - s) as 6e-29 in all (see test_rows.py)
+            floor = 1e-16 if name == "jacobian_frobenius" else 1e-28
+            assert_close(found[name][k] / rows, expected[name], ROWS[precision] * 5, floor, f"{name} {factor}")
         assert_close(found["saturated"][k] / rows, expected["saturation_rate"], 1e-12)
-        assert_close(found["score_row_variance"][k] / rows, expected["score_row_variance"], ROWS[precision] * 5)
+        assert_close(found["vanished"][k] / rows, expected["vanishing_rate"], 1e-12)
+        if shape[1] > 1:
+            assert_close(found["score_row_variance"][k] / rows, expected["score_row_variance"], ROWS[precision] * 5)
         for name in ("score_min", "score_max", "score_trial_max"):
             assert_close(found[name][k], expected[name], 1e-15, 0.0, name)
         exact = oracle.moments(factor * scores.astype(np.longdouble))
@@ -69,26 +77,40 @@ def test_an_edge_belongs_to_the_bin_on_its_right_and_a_sigma_to_the_inside(preci
     np.testing.assert_array_equal(found["score_within_sigma"], [3, 5, 6])
 
 
+def check_rows(rows, factors, relative, message=""):
+    """Hold every value of every row to the oracle's."""
+    found = each_row(rows, factors)
+    for k, factor in enumerate(factors):
+        scaled = factor * rows.astype(np.longdouble)
+        expected = oracle.row_quantities(scaled)
+        expected["jacobian_spectral"] = np.array([oracle.spectral_of_many(row) for row in scaled])
+        for name, values in expected.items():
+            assert_close(found[name][:, k], values.astype(float), relative, 0.0, f"{name} {message} {factor=}")
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_maximum_may_fall_in_any_tile(precision):
-    keys = 5 * TILE + 17
+    keys = 3 * TILE + 17
     base = scores_of((1, keys), precision, std=2.0)
-    for height in (1.0, 4.0, 30.0):
-        rows = np.repeat(base, 6, axis=0)
-        rows[np.arange(6), np.arange(6) * TILE + 5] = base.max() + height
-        found = each_row(rows, (1.0, -1.0))
-        for k, factor in enumerate((1.0, -1.0)):
-            for name, values in oracle.row_quantities(factor * rows.astype(float)).items():
-                assert_close(found[name][:, k], values.astype(float), 1e-6, 0.0, f"{name} {height=} {factor=}")
+    for height in (1.0, 4.0, 14.0):
+        rows = np.repeat(base, 4, axis=0)
+        rows[np.arange(4), np.arange(4) * TILE + 5] = base.max() + height
+        check_rows(rows, (1.0, -1.0), 2e-6 if precision == "float32" else 1e-13, f"{height=}")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_maximum_may_rise_from_tile_to_tile(precision):
+    rows = scores_of((8, 4 * TILE), precision, std=1.5)
+    rows[:4] += np.repeat(np.arange(4), TILE).astype(precision) * np.array([[1], [3], [-2], [0.1]], precision)
+    rows[4:] = np.sort(rows[4:], axis=1)
+    check_rows(rows, (1.0, -0.7), 2e-6 if precision == "float32" else 1e-13)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_maxima_that_tie_across_tiles_count_each(precision):
     row = np.full((1, 3 * TILE), -3.0, precision)
     row[0, [0, 1, TILE, 2 * TILE + 7]] = 2.0
-    found = each_row(row, (1.0,))
-    for name, values in oracle.row_quantities(row).items():
-        assert_close(found[name][0], float(values[0]), 1e-6, 0.0, name)
+    check_rows(row, (1.0, -1.0), 2e-6 if precision == "float32" else 1e-13)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -105,29 +127,78 @@ def test_the_order_of_keys_and_rows_does_not_matter(precision):
 
 def test_rows_in_any_batches_give_the_same_rows():
     scores = scores_of((200, 600), "float32", std=3.0)
-    whole, where = tally_of(scores, FACTORS)
-    for tile_rows in (1, 3, 128, 199):
-        parts, _ = tally_of(scores, FACTORS, tile_rows)
-        for name in where.offsets._fields:
-            found, expected = where.part(parts, name), where.part(whole, name)
-            if name == "score_moments":
-                found, expected = found[:, [0, 2, 4]], expected[:, [0, 2, 4]]
-                assert_close(found, expected, 1e-12)
-            else:  # the rows' own sums are the same, added in the same order
-                np.testing.assert_array_equal(found, expected, err_msg=name)
+    whole = each_row(scores, FACTORS)
+    for count in (1, 3, 128, 199):
+        for name, values in each_row(scores[:count], FACTORS).items():
+            np.testing.assert_array_equal(values, whole[name][:count], err_msg=name)
 
 
-def test_a_family_left_out_changes_no_bit_of_the_others():
-    families = ("scores", "distribution", "weights")
-    for precision in PRECISIONS:
-        scores = scores_of((30, 700), precision, 0.5, 5.0)
-        whole = measured(scores, FACTORS)
-        for chosen in range(8):
-            kept = [family for bit, family in enumerate(families) if chosen >> bit & 1]
-            if not kept:
-                continue
-            for name, values in measured(scores, FACTORS, observables=kept).items():
-                np.testing.assert_array_equal(values, whole[name], err_msg=f"{name} of {kept}")
+# Some of the 127 sets of families: each alone, each left out, and a few more.
+SETS = [*([family] for family in FAMILIES), *([f for f in FAMILIES if f != family] for family in FAMILIES)]
+SETS += [["jacobian", "gradients"], ["weights", "spectrum"], ["scores", "distribution", "numerics"]]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("n_keys", [60, TILE + 90])  # with a Gram matrix for the gradients, and in two tiles
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_family_left_out_changes_no_bit_of_the_others(precision, n_keys, causal):
+    query, key = scores_of((12, 80), precision, 0.5, 0.4), scores_of((n_keys, 80), precision, 0.1, 1.3, seed=1)
+
+    def of(families):
+        given, where = run_vectors(query, key, FACTORS, observables=families, causal=causal)
+        names = [name for name in where.offsets._fields if name in where]
+        in_bins = where.bin_parts
+        return {name: where.part(given.bins if name in in_bins else given.tally, name) for name in names}
+
+    whole = of(FAMILIES)
+    for kept in SETS:
+        for name, values in of(kept).items():
+            np.testing.assert_array_equal(values, whole[name], err_msg=f"{name} of {kept}")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_sizes_are_counted_in_their_bins(precision):
+    scores = scores_of((300, 40), precision, std=9.0)
+    scores[:3] = [[0.0], [1e3], [-1e3]]
+    scores[5, 7] = 1e4
+    found = measured(scores, (1.0, -0.3, 0.0), observables=["weights", "jacobian"])
+    of_rows = each_row(scores, (1.0, -0.3, 0.0))["jacobian_frobenius"]
+    assert (of_rows < size_edges()[0]).any()
+    for k in range(3):
+        expected = np.bincount(np.searchsorted(size_edges(), of_rows[:, k], "right"), minlength=SIZE_BINS)
+        np.testing.assert_array_equal(found["frobenius_sizes"][k], expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_overflows_are_counted_from_the_very_first_value_that_rounds_to_infinity(precision):
+    real = np.dtype(precision).type
+    halves, singles = real(65520), real(2.0**128 - 2.0**103) if precision == "float64" else real(np.inf)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float16(halves))
+        assert np.isinf(np.float32(singles))
+        for limit, kind in ((halves, np.float16), (singles, np.float32)):
+            assert np.isfinite(kind(np.nextafter(limit, real(0))))
+    row = np.array([0, 1, 65519, np.nextafter(halves, real(0)), halves, 65521, 1e30], real)
+    found = measured(np.stack([row, -row, 0 * row]), (1.0,), observables=["numerics"])
+    assert found["scores"] == 21
+    np.testing.assert_array_equal(found["score_overflows"], [6, 0])
+    if precision == "float64":  # float32 holds no such scores
+        row = np.array([np.nextafter(singles, 0), singles, 1e39, np.finfo(np.float32).max])
+        found = measured(np.stack([row, -row]), (1.0,), observables=["numerics"])
+        np.testing.assert_array_equal(found["score_overflows"], [8, 4])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_row_whose_exp_overflows_is_counted_once_by_its_largest_scaled_score(precision):
+    for largest, kinds in ((np.log(65520), 1), (np.log(2.0**128 - 2.0**103), 2)):
+        for sign in (1, -1):
+            above, below = (largest * (1 + step) for step in (1e-6, -1e-6))
+            rows = np.full((5, 6), -300.0)
+            rows[:, 2], rows[:, 4] = [above, below, above, -500, 0], [0, below, above, 0, -above]
+            found = measured((sign * rows / 4).astype(precision), (4.0 * sign,), observables=["numerics"])
+            assert found["exp_overflows"][0, kinds - 1] == 2, (largest, sign)
+            assert found["exp_overflows"][0].max() <= 3
+            assert (found["score_overflows"] == 0).all()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -137,7 +208,11 @@ def test_one_key_has_all_the_weight_and_no_variance(precision):
     assert (found["weight_entropy"] == 0).all()
     assert (found["weight_effective_keys"] == 4).all()
     assert (found["saturated"] == 4).all()
-    assert np.isnan(found["score_row_variance"]).all()
+    assert (found["jacobian_frobenius"] < 1e-17).all()  # 2^-60 in float32
+    assert (found["jacobian_trace"] < 1e-34).all()
+    assert (found["vanished"] == 4).all()
+    assert (found["gradient_query_sq"] == 0).all()
+    assert (found["varied_rows"] == 0).all()  # of which score_row_variance is the mean: blank
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -83,6 +83,7 @@ def test_the_example_of_the_documentation(tmp_path):
         "seed": 0,
         "n_queries": 64,
         "n_keys": 128,
+        "causal": False,
         "precision": "float32",
         "query_law": "gaussian",
         "query_mean": 1.0,
@@ -97,7 +98,9 @@ def test_defaults():
     assert (plain.name, plain.trials, plain.shape, plain.axes) == ("sweep", 1000, (), {})
     assert plain.scale == (Choice("none"), Choice("sqrt_dk"), Choice("dk"))
     assert plain.scale_labels == ("none", "sqrt_dk", "dk")
-    assert plain.observables == FAMILIES
+    assert plain.observables == tuple(family for family in FAMILIES if family != "spectrum")
+    assert plain.gradient_threshold == (0.1, 0.01, 0.001)
+    assert plain.cells[0].causal is False
     assert plain.threshold == (0.9, 0.99, 0.999)
     assert plain.quantile == (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
     assert plain.histogram is None
@@ -106,6 +109,7 @@ def test_defaults():
         "seed": 0,
         "d_k": 16,
         "n_tokens": 8,
+        "causal": False,
         "precision": "float32",
         "law": "gaussian",
         "mean": 0.0,
@@ -118,6 +122,7 @@ def test_axes_are_in_the_order_of_the_schema_whatever_the_order_of_the_file():
         "seed": [3, 1],
         "d_k": [4],
         "n_tokens": [2, 5],
+        "causal": [True, False],
         "precision": ["float64", "float32"],
         "vectors": {"law": ["uniform", "gaussian"], "mean": [1, 0], "std": [2, 1]},
     }
@@ -125,14 +130,14 @@ def test_axes_are_in_the_order_of_the_schema_whatever_the_order_of_the_file():
     backwards = Sweep(
         **{name: fields[name] for name in reversed(fields)} | {"vectors": dict(reversed(fields["vectors"].items()))}
     )
-    assert list(forwards.axes) == ["seed", "d_k", "n_tokens", "precision", "law", "mean", "std"]
+    assert list(forwards.axes) == ["seed", "d_k", "n_tokens", "causal", "precision", "law", "mean", "std"]
     assert forwards.axes == backwards.axes
     assert forwards.cells == backwards.cells
     assert forwards.hash == backwards.hash
     assert forwards.axes["seed"] == (3, 1)  # the values keep the order that they were given in
-    assert forwards.shape == (2, 1, 2, 2, 2, 2, 2)
+    assert forwards.shape == (2, 1, 2, 2, 2, 2, 2, 2)
     grid = np.array([cell.n_keys for cell in forwards.cells]).reshape(forwards.shape)
-    np.testing.assert_array_equal(grid[0, 0, :, 0, 0, 0, 0], [2, 5])
+    np.testing.assert_array_equal(grid[0, 0, :, 0, 0, 0, 0, 0], [2, 5])
     assert all(cell.n_keys == cell.n_queries for cell in forwards.cells)
 
 
@@ -164,6 +169,8 @@ def test_one_side_given_names_both():
         ({"vectors": {"law": {"kind": "uniform"}}}, {}),
         ({"vectors": {}}, {}),
         ({"scale": [1, 2], "threshold": [0.5, 0.6], "quantile": [0.1, 0.2]}, {}),
+        ({"gradient_threshold": [0.5, 1e-6]}, {}),
+        ({"causal": True}, {}),
     ],
 )
 def test_axes(fields, axes):
@@ -191,15 +198,17 @@ def test_scale_is_always_a_list_and_makes_no_cells(scale, labels):
 
 def test_settings():
     made = sweep(
-        observables=["weights", "scores"],
+        observables=["numerics", "scores", "spectrum"],
         threshold=1,
+        gradient_threshold=[1, 0.2],
         quantile=0.5,
         histogram={"low": -1, "high": 2},
         trials=1,
         name="a-b_c d.1",
     )
-    assert made.observables == ("scores", "weights")
+    assert made.observables == ("scores", "spectrum", "numerics")
     assert made.threshold == (1.0,)
+    assert made.gradient_threshold == (1.0, 0.2)
     assert made.quantile == (0.5,)
     assert made.histogram == Histogram(low=-1.0, high=2.0, bins=256)
     assert made.trials == 1

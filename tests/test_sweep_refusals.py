@@ -52,6 +52,8 @@ MISSPELT = [
     ({"scale": {"kind": "dk", "x": 1}}, r"^scale\.x is unknown: dk takes no parameters$"),
     ({"scale": {"x": 1}}, r"^scale\.kind is missing"),
     ({"observables": ["score"]}, r"^observables = 'score' is not allowed: .*; did you mean 'scores'\?$"),
+    ({"casual": True}, r"^casual is unknown: .*; did you mean 'causal'\?$"),
+    ({"observables": "gradient"}, r"^observables = 'gradient' is not allowed: .*; did you mean 'gradients'\?$"),
     ({"precision": "float"}, r"^precision = 'float' is not allowed: .* float32, float64; did you mean 'float\d\d'\?$"),
 ]
 
@@ -75,6 +77,8 @@ OUT_OF_RANGE = [
     ({"threshold": 0}, r"^threshold = 0 is not allowed: it must be a number above 0 and at most 1"),
     ({"threshold": [0.5, 1.5]}, r"^threshold = 1\.5 is not allowed"),
     ({"threshold": NAN}, r"^threshold = nan is not allowed"),
+    ({"gradient_threshold": 0}, r"^gradient_threshold = 0 is not allowed: it must be a number above 0 and at most 1"),
+    ({"gradient_threshold": [0.5, 1.5]}, r"^gradient_threshold = 1\.5 is not allowed"),
     ({"quantile": 1}, r"^quantile = 1 is not allowed: it must be a number between 0 and 1"),
     ({"quantile": [0.0]}, r"^quantile = 0\.0 is not allowed"),
     ({"histogram": {"low": 0, "high": 1, "bins": 0}}, r"^histogram\.bins = 0 .* a whole number from 1 to 4096$"),
@@ -111,6 +115,9 @@ LISTS = [
     ({"scale": []}, r"^scale is empty: give at least one$"),
     ({"observables": []}, r"^observables is empty"),
     ({"threshold": []}, r"^threshold is empty"),
+    ({"gradient_threshold": []}, r"^gradient_threshold is empty"),
+    ({"causal": []}, r"^causal = \[\] is not allowed: an axis needs at least one value$"),
+    ({"causal": [True, True]}, r"^causal has True twice"),
     ({"d_k": [16, 8, 16]}, r"^d_k has 16 twice: the values of an axis must differ$"),
     ({"vectors": {"mean": [1, 1.0]}}, r"^vectors\.mean has 1\.0 twice"),
     ({"vectors": {"mean": [0.0, -0.0]}}, r"^vectors\.mean has 0\.0 twice"),
@@ -119,6 +126,7 @@ LISTS = [
     ({"scale": [1, "dk", 1.0]}, r"^scale has 1\.0 twice: each may stand there once$"),
     ({"scale": ["dk", {"kind": "dk"}]}, r"^scale has 'dk' twice"),
     ({"threshold": [0.5, 0.5]}, r"^threshold has 0\.5 twice"),
+    ({"gradient_threshold": [0.5, 0.5]}, r"^gradient_threshold has 0\.5 twice"),
     ({"observables": ["scores", "scores"]}, r"^observables has 'scores' twice"),
     ({"name": ["a", "b"]}, r"^name = \['a', 'b'\] is not allowed: .*; a list may not stand here$"),
     ({"trials": [10, 20]}, r"^trials = \[10, 20\] is not allowed: .*; a list may not stand here$"),
@@ -156,6 +164,7 @@ WRONG_TYPES = [
             ({"vectors": {"mean": value}}, "vectors.mean", "a finite number"),
             ({"key": {"std": [value]}}, "key.std", "a finite number"),
             ({"threshold": value}, "threshold", "a number above 0"),
+            ({"gradient_threshold": value}, "gradient_threshold", "a number above 0"),
             ({"quantile": [value]}, "quantile", "a number between"),
             ({"histogram": {"low": value, "high": 3}}, "histogram.low", "a finite number"),
         ]
@@ -163,6 +172,11 @@ WRONG_TYPES = [
             isinstance(value, dict) and nested.keys() & {"d_k", "seed", "n_tokens"} and nested != {"d_k": [1, value]}
         )
     ),
+    *(
+        ({"causal": value}, rf"^causal = {re.escape(repr(value))} is not allowed: it must be true or false")
+        for value in (1, 0, 1.0, "true", None, 3j)
+    ),
+    ({"causal": [True, "no"]}, r"^causal = 'no' is not allowed: it must be true or false$"),
     ({"d_k": 64.0}, r"^d_k = 64\.0 is not allowed: it must be a whole number"),
     ({"trials": 1e3}, r"^trials = 1000\.0 is not allowed"),
     ({"d_k": {"x": 1}}, r"^d_k = \{'x': 1\} is not allowed: it must be a whole number"),
@@ -236,6 +250,11 @@ def test_large_and_small_numbers_within_reach_are_accepted(fields):
         ({"dk": 3, "n_tokens": 3}, r"^dk is unknown"),
         ({}, r"^d_k is missing"),
         ({"d_k": 3, "n_queries": 3, "n_keys": "3"}, r"^n_keys = '3' is not allowed"),
+        (
+            {"d_k": 3, "n_queries": 9, "n_keys": 8, "causal": True},
+            r"^causal = True is not allowed: of n_queries = 9 and n_keys = 8 the first queries would see no key; give",
+        ),
+        ({"d_k": 3, "n_queries": [8, 9], "n_keys": 8, "causal": [False, True]}, r"^causal = True .* n_queries = 9 and"),
     ],
 )
 def test_required_fields(fields, message):

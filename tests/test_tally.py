@@ -6,9 +6,24 @@ import pytest
 import sim
 from sim.cpu import _nodes
 from sim.plan import layout, plan
-from sim.tally import MAXIMUM, MINIMUM, MOMENTS, PARTS, Layout, TreeNodes, leave_one_out, merge_into, merge_tree
+from sim.tally import (
+    BINS,
+    FAMILIES,
+    MAXIMUM,
+    MINIMUM,
+    MOMENTS,
+    PARTS,
+    Layout,
+    Node,
+    TreeNodes,
+    aligned_runs,
+    leave_one_out,
+    merge_into,
+    merge_tree,
+)
 
-LAYOUT = Layout(["scores", "weights"], {"scale": 2, "threshold": 3, "sigma": 3, "bin": 10})
+SIZES = {"scale": 2, "threshold": 3, "gradient_threshold": 2, "sigma": 3, "bin": 10, "size": 6, "dtype": 2}
+LAYOUT = Layout(["scores", "weights", "jacobian"], SIZES)
 SEGMENTS = LAYOUT.segments
 
 
@@ -23,6 +38,12 @@ def random_tallies(count: int, seed: int = 0) -> np.ndarray:
     return tallies
 
 
+def bins_of(tallies: np.ndarray) -> np.ndarray:
+    """Return counts in bins, of each block its own."""
+    whole = (abs(tallies[:, : LAYOUT.bin_fields]) * 1e6).astype(np.int64)
+    return whole[:, np.arange(LAYOUT.bin_fields) % whole.shape[1]]
+
+
 def whole_tree(tallies: np.ndarray) -> np.ndarray:
     """Return the merge of all, by the definition of the tree: a left child of 2^k rows, then the rest."""
     if len(tallies) == 1:
@@ -33,20 +54,46 @@ def whole_tree(tallies: np.ndarray) -> np.ndarray:
     return left
 
 
+def batch_of(tallies, first, group_blocks, is_short) -> list[Node]:
+    """Return the nodes of a batch of blocks, as the engine makes them: a row of bins for each node."""
+    runs = list(aligned_runs(first, len(tallies), group_blocks, is_short))
+    counts = bins_of(tallies)
+    bins = np.array([counts[at : at + size].sum(axis=0) for at, size in runs])
+    return list(_nodes(first, runs, is_short, tallies.copy(), bins, LAYOUT))
+
+
 def tree_of(tallies, group_blocks, cuts, is_short=False) -> TreeNodes:
     """Push the blocks in batches that end at `cuts`, as the engine does."""
     tree = TreeNodes(group_blocks, SEGMENTS)
     ends = sorted({*cuts, len(tallies)} - {0})
     for first, last in zip([0, *ends], ends, strict=False):
-        for node in _nodes(tallies[first:last].copy(), first, group_blocks, is_short and last == len(tallies), LAYOUT):
-            tree.push(*node)
+        for node in batch_of(tallies[first:last], first, group_blocks, is_short and last == len(tallies)):
+            tree.push(node)
     return tree
 
 
+def alike(a: Node, b: Node) -> bool:
+    return a[:2] == b[:2] and np.array_equal(a.tally, b.tally) and np.array_equal(a.bins, b.bins)
+
+
 def same(one: TreeNodes, other: TreeNodes) -> bool:
-    return len(one.nodes) == len(other.nodes) and all(
-        a[:2] == b[:2] and np.array_equal(a[2], b[2]) for a, b in zip(one.nodes, other.nodes, strict=True)
-    )
+    return len(one.nodes) == len(other.nodes) and all(map(alike, one.nodes, other.nodes))
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 5, 8, 24])
+def test_aligned_runs_are_the_largest_nodes_that_fit(first, is_short):
+    for count in range(1, 70):
+        runs = list(aligned_runs(first, count, 8, is_short))
+        assert [at for at, _ in runs] == list(np.cumsum([0, *(size for _, size in runs[:-1])]))
+        assert sum(size for _, size in runs) == count
+        for at, size in runs[: len(runs) - is_short]:
+            assert size.bit_count() == 1
+            assert size <= 8
+            assert (first + at) % size == 0
+            # twice as large would be unaligned, beyond a group, or beyond the full blocks
+            assert (first + at) % (2 * size) or 2 * size > 8 or at + 2 * size > count - is_short
+        assert runs[-1][1] == 1 or not is_short
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 33, 100])
@@ -76,10 +123,11 @@ def test_groups_merge_to_the_whole_tree(group_blocks):
     for count in (1, 2, 5, 31, 64, 65, 200):
         for is_short in (False, True):
             tallies = random_tallies(count, seed=count)
-            groups = tree_of(tallies, group_blocks, [3, 50], is_short).groups()
-            assert len(groups) == -(-count // group_blocks)
+            groups, bins = tree_of(tallies, group_blocks, [3, 50], is_short).groups()
+            assert len(groups) == len(bins) == -(-count // group_blocks)
             merge_tree(groups, SEGMENTS)
             np.testing.assert_array_equal(groups[0], whole_tree(tallies))
+            np.testing.assert_array_equal(bins.sum(axis=0), bins_of(tallies).sum(axis=0))
 
 
 @pytest.mark.parametrize("short", [1, 5, 8, 47, 100, 129])
@@ -89,17 +137,24 @@ def test_the_right_edge_of_a_run_is_extended_to_a_longer_one(short, is_short):
     tallies = random_tallies(200)
     longer, kept = tree_of(tallies, 8, [64]), tree_of(tallies[:short], 8, [17], is_short)
     if is_short:
-        assert kept.nodes[-1][1] == 0
+        assert kept.nodes[-1].blocks == 0
         kept.nodes.pop()
     for node in kept.nodes:
-        if node[1] == 8:
-            twin = longer.nodes[node[0] // 8]
-            assert twin[:2] == node[:2]
-            np.testing.assert_array_equal(twin[2], node[2])
+        if node.blocks == 8:
+            assert alike(node, longer.nodes[node.first // 8])
     done = short - is_short
-    for node in _nodes(tallies[done:].copy(), done, 8, False, LAYOUT):
-        kept.push(*node)
+    for node in batch_of(tallies[done:], done, 8, False):
+        kept.push(node)
     assert same(kept, longer)
+
+
+def test_reading_the_groups_leaves_the_nodes_as_they_are():
+    tree = tree_of(random_tallies(21), 8, [], is_short=True)
+    before = [node._replace(tally=node.tally.copy(), bins=node.bins.copy()) for node in tree.nodes]
+    first, second = tree.groups(), tree.groups()
+    assert all(map(alike, tree.nodes, before))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])
 
 
 def test_there_are_33_to_64_groups_from_33_blocks_on():
@@ -126,7 +181,7 @@ def test_each_kind_of_field_merges_by_its_own_rule():
     merged = a.copy()
     merge_into(merged, b, SEGMENTS)
     for part in PARTS:
-        if part.name in LAYOUT and part.merge != MOMENTS:
+        if part.name in LAYOUT and part.merge not in (MOMENTS, BINS):
             rule = {MINIMUM: np.minimum, MAXIMUM: np.maximum}.get(part.merge, np.add)
             x, y, found = (LAYOUT.part(tally, part.name) for tally in (a, b, merged))
             np.testing.assert_array_equal(found, rule(x, y), err_msg=part.name)
@@ -151,3 +206,25 @@ def test_a_part_is_a_view_and_labels_name_every_field():
     assert len(LAYOUT.labels) == len(set(LAYOUT.labels)) == LAYOUT.fields
     assert "score_histogram" not in LAYOUT
     assert LAYOUT.offsets.score_histogram == -1
+
+
+def test_bins_stand_in_a_row_of_their_own():
+    everything = Layout(FAMILIES, SIZES)
+    assert everything.bin_parts == {
+        "score_histogram": [0, 10],
+        "frobenius_sizes": [10, 2, 6],
+        "gradient_query_sizes": [22, 2, 6],
+    }
+    assert everything.bin_fields == 34
+    assert everything.offsets.gradient_query_sizes == 22
+    assert LAYOUT.bin_parts == {"frobenius_sizes": [0, 2, 6]}
+    bins = everything.empty_bins(3)
+    assert bins.dtype == np.int64
+    everything.part(bins, "frobenius_sizes")[1, 1, 0] = 7
+    assert bins[1, 16] == 7
+    assert not any(label.startswith(("score_histogram", "frobenius_sizes")) for label in everything.labels)
+    assert len(everything.labels) == everything.fields
+
+
+def test_every_part_belongs_to_a_family_that_there_is():
+    assert {part.family for part in PARTS} == {None, *FAMILIES}

@@ -1,0 +1,51 @@
+"""Given vectors through the kernels that drawn ones take: one trial, and what each of its rows is worth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.block import run_blocks
+from sim.draw import GIVEN, Side
+from sim.plan import Plan
+from sim.tally import Layout
+
+__all__ = ["Given", "run_given"]
+
+
+class Given(NamedTuple):
+    """What the kernels found: a tally, a row of bins, and the values of :mod:`sim.finish` (scales, values, rows)."""
+
+    tally: np.ndarray
+    bins: np.ndarray
+    values: np.ndarray
+
+
+def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) -> Given:
+    """Run one trial of `plan` on given vectors.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a cell of these sizes; its laws are not used.
+    layout : Layout
+    query, key : array (tokens, d_k)
+        Cast to the cell's precision.
+    """
+    tallies, bins = layout.empty(1), layout.empty_bins(1)
+    precision = plan.measures.exponents.dtype
+    sides = [Side(GIVEN, np.zeros(3, precision), np.ascontiguousarray(vectors, precision)) for vectors in (query, key)]
+    values = run_blocks(
+        0,
+        *sides,
+        plan.geometry._replace(trials=1),
+        plan.visible,
+        plan.measures,
+        tallies,
+        bins,
+        np.zeros(1, np.int64),
+        True,
+        np.zeros(1, np.uint8),
+    )
+    return Given(tallies[0], bins[0], values)

@@ -1,0 +1,258 @@
+"""The gradient that reaches a query, averaged over standard normal dL/dp (CPU).
+
+With h = factor k, L = sum g p and p the softmax of a row, E ||dL/dq||^2 = factor^2 sum_j p_j^2 ||k_j - m||^2 with
+m = sum p k (theory.md). Written with e, T1, T2 and A of :mod:`sim.rows`, l the largest key of the row and
+
+    U = sum e k      V = sum e^2 k      W = sum e^2 ||k||^2      over all keys but l,
+    A m = l + U      A (m - l) = U - T1 l      sum = (||m - l||^2 + W - 2 m.V + T2 ||m||^2) / A^2,
+
+it cancels no more than the differences of the keys do: they are taken relative to the mean of the first tile, as a
+shift of all keys changes no gradient. Where the keys that share a row's weight lie closer together by far than the
+others, it errs by some 40 roundings of ||k||^2 (given vectors are measured in float64, where that is 1e-14).
+
+U and V of a tile of rows are one matrix product. Where a row has one tile and its keys are fewer than their length
+asks for, their Gram matrix G takes the place of the keys:
+
+    ||U - T1 l||^2 = e'Ge - 2 T1 (Ge)_l + T1^2 G_ll,   A^2 ||m||^2 = G_ll + 2 (Ge)_l + e'Ge,   A m.V = e^2'(G_l + Ge).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.jit import inner, kernel, reduction
+from sim.tiles import TILE, dot
+
+__all__ = ["Keys", "add_gradients", "new_keys", "prepare_keys"]
+
+
+class Keys(NamedTuple):
+    """The keys of a tile as the gradients need them, and the sums of rows that have several tiles."""
+
+    relative: np.ndarray  # real (d * keys,): a tile's keys less the shift, as they are drawn
+    by_token: np.ndarray  # real (keys * d,): the same, transposed; of no length beside a Gram matrix
+    shift: np.ndarray  # real (d,): the mean of the first tile
+    norms: np.ndarray  # real (keys,): ||k||^2
+    gram: np.ndarray  # real (keys * keys,); of no length where the keys themselves are multiplied
+    product: np.ndarray  # real: of a tile's exponentials with keys or Gram matrix
+    sums: np.ndarray  # real (scales, rows, 2, d): U and V
+    weighted_norms: np.ndarray  # float64 (scales, rows): W
+    largest: np.ndarray  # real (2, rows, d): the keys of the smallest and of the largest score so far
+
+
+@kernel
+def new_keys(is_used, n_rows, tile_rows, n_keys, d_k, exponents):
+    """Return the work space for one tile of keys, and the state of `n_rows` rows where there are several tiles."""
+    real, n_scales = exponents.dtype, exponents.shape[0]
+    n = min(n_keys, TILE) if is_used else 0
+    # multiplications of G and its products, against those of U and V
+    is_gram = n_keys <= TILE and n * d_k + n_scales * n_rows * n < 2 * n_scales * n_rows * d_k
+    d = d_k if is_used else 0
+    kept = n_rows if is_used and n_keys > TILE else 0
+    return Keys(
+        np.empty(n * d, real),
+        np.empty(0 if is_gram else n * d, real),
+        np.empty(d, real),
+        np.empty(n, real),
+        np.empty(n * n if is_gram else 0, real),
+        np.empty(tile_rows * n if is_gram else 2 * tile_rows * d, real),
+        np.empty((n_scales, kept, 2, d), real),
+        np.empty((n_scales, kept)),
+        np.empty((2, kept, d), real),
+    )
+
+
+@reduction
+def _sum(x):
+    total = x.dtype.type(0)
+    for j in range(x.shape[0]):
+        total += x[j]
+    return total
+
+
+@inner
+def _take_keys(keys, shift, out, norms):
+    for j in range(keys.shape[1]):
+        norms[j] = keys.dtype.type(0)
+    for e in range(keys.shape[0]):
+        for j in range(keys.shape[1]):
+            away = keys[e, j] - shift[e]
+            out[e, j] = away
+            norms[j] += away * away
+
+
+@inner
+def _transpose(a, out):
+    for j in range(out.shape[0]):
+        for e in range(out.shape[1]):
+            out[j, e] = a[e, j]
+
+
+@kernel
+def prepare_keys(keys, is_first, work):
+    """Take over a tile of keys, of shape (d, keys)."""
+    d, n = keys.shape
+    if is_first:
+        for e in range(d):
+            work.shift[e] = _sum(keys[e]) / keys.dtype.type(n)
+    relative = work.relative[: d * n].reshape(d, n)
+    _take_keys(keys, work.shift, relative, work.norms)
+    if work.gram.shape[0] > 0:
+        np.dot(relative.T, relative, work.gram.reshape(n, n))
+    else:
+        _transpose(relative, work.by_token[: n * d].reshape(n, d))
+
+
+@reduction
+def _spread(u, v, largest, t1, a):
+    """Return (||U - T1 l||^2, ||m||^2, m.V)."""
+    zero = u.dtype.type(0)
+    away, mean_sq, along = zero, zero, zero
+    for e in range(u.shape[0]):
+        off = u[e] - t1 * largest[e]
+        mean = (u[e] + largest[e]) / a
+        away += off * off
+        mean_sq += mean * mean
+        along += mean * v[e]
+    return np.float64(away), np.float64(mean_sq), np.float64(along)
+
+
+@inner
+def _value(away, mean_sq, along, w, t1, t2):
+    a = 1.0 + t1
+    return max(away / (a * a) + (w - 2.0 * along + t2 * mean_sq), 0.0) / (a * a)
+
+
+@inner
+def _merge_row(u, v, w, largest, norm, is_first, delta, old, sums, weighted_norms):
+    """Merge a tile's U, V, W into the row's; the tile's largest score lies `delta` above the row's.
+
+    Of two maxima the lower one rises to the higher, and its key joins the sums.
+    """
+    real = u.dtype.type
+    if is_first:
+        for e in range(u.shape[0]):
+            sums[0, e] = u[e]
+            sums[1, e] = v[e]
+        weighted_norms[0] = w
+        return
+    r, s = (math.exp(-delta), 1.0) if delta >= 0.0 else (1.0, math.exp(delta))
+    joins = old if delta >= 0.0 else largest
+    joins_norm = np.float64(dot(old, old)) if delta >= 0.0 else norm
+    lesser = min(r, s)
+    for e in range(u.shape[0]):
+        key = real(lesser) * joins[e]
+        sums[0, e] = real(r) * sums[0, e] + real(s) * u[e] + key
+        sums[1, e] = real(r * r) * sums[1, e] + real(s * s) * v[e] + real(lesser) * key
+    weighted_norms[0] = r * r * weighted_norms[0] + s * s * w + lesser * lesser * joins_norm
+
+
+@kernel
+def _from_gram(stack, gram, product, norms, places, t1s, t2s, out):
+    """Write every row's value, from its exponentials and their squares, which are the lower half of `stack`."""
+    height = product.shape[0]
+    np.dot(stack[:height], gram, product)
+    for i in range(out.shape[0]):
+        t1, t2, place = t1s[i], t2s[i], places[i]
+        e, e2, h = stack[i], stack[height + i], product[i]
+        within, norm, beside = np.float64(dot(e, h)), np.float64(norms[place]), np.float64(h[place])
+        along = np.float64(dot(e2, h)) + np.float64(dot(e2, gram[place]))
+        a = 1.0 + t1
+        away, mean_sq = within - 2.0 * t1 * beside + t1 * t1 * norm, (norm + 2.0 * beside + within) / (a * a)
+        out[i] = _value(away, mean_sq, along / a, np.float64(dot(e2, norms)), t1, t2)
+
+
+@kernel
+def _from_keys(stack, by_token, product, norms, places, t1s, t2s, out):
+    """Write every row's value where the rows have no other tile."""
+    real = stack.dtype.type
+    height = product.shape[0] // 2
+    np.dot(stack, by_token, product)
+    for i in range(out.shape[0]):
+        t1 = t1s[i]
+        away, mean_sq, along = _spread(product[i], product[height + i], by_token[places[i]], real(t1), real(1.0 + t1))
+        out[i] = _value(away, mean_sq, along, np.float64(dot(stack[height + i], norms)), t1, t2s[i])
+
+
+@kernel
+def _from_tiles(
+    stack, by_token, product, norms, places, t1s, t2s, out, is_first, is_last, keys, rises, old, sums, weighted_norms
+):
+    """Merge a tile into the rows' sums, and with the last write every row's value.
+
+    `rises` says how far the tile's largest score lies above a row's so far, whose key is in `old`.
+    """
+    real = stack.dtype.type
+    height = product.shape[0] // 2
+    np.dot(stack, by_token, product)
+    for i in range(out.shape[0]):
+        largest = by_token[places[i]] if keys[i] > 0 else old[i]
+        if keys[i] > 0:
+            w, norm = np.float64(dot(stack[height + i], norms)), np.float64(norms[places[i]])
+            u, v = product[i], product[height + i]
+            _merge_row(u, v, w, largest, norm, is_first, rises[i], old[i], sums[i], weighted_norms[i : i + 1])
+            if rises[i] < 0.0:
+                largest = old[i]
+        if is_last:
+            t1 = t1s[i]
+            away, mean_sq, along = _spread(sums[i, 0], sums[i, 1], largest, real(t1), real(1.0 + t1))
+            out[i] = _value(away, mean_sq, along, weighted_norms[i], t1, t2s[i])
+
+
+@inner
+def _take_largest(is_first, by_token, keys, places, tile_ends, ends, largest):
+    for i in range(keys.shape[0]):
+        for end in range(2):
+            rise = tile_ends[end, i] - ends[end, i]
+            if keys[i] > 0 and (is_first or (rise if end == 1 else -rise) >= 0.0):
+                for e in range(by_token.shape[1]):
+                    largest[end, i, e] = by_token[places[end, i], e]
+
+
+@kernel
+def add_gradients(first, n_rows, n, is_first, is_last, rows, measures, work):
+    """Add a tile of `n` keys to the gradients of the rows `first` ..., whose sums have it already.
+
+    With the rows' last tile, ``rows.gradients`` is complete.
+    """
+    height, d, last = rows.tile_keys.shape[0], work.shift.shape[0], first + n_rows
+    by_token = work.by_token[: n * d if work.gram.shape[0] == 0 else 0].reshape(-1, d)
+    keys, norms = rows.tile_keys[:n_rows], work.norms[:n]
+    for k in range(measures.factors.shape[0]):
+        factor = measures.factors[k]
+        end = 1 if factor >= 0.0 else 0
+        stack = rows.exponentials[2 * k * height * n : 2 * (k + 1) * height * n].reshape(2 * height, n)
+        t1s, t2s, out = rows.sums[k, 0, first:last], rows.sums[k, 1, first:last], rows.gradients[k, first:last]
+        places = rows.tile_places[end]
+        if work.gram.shape[0] > 0:
+            product = work.product[: height * n].reshape(height, n)
+            _from_gram(stack, work.gram.reshape(n, n), product, norms, places, t1s, t2s, out)
+        elif work.largest.shape[1] == 0:
+            _from_keys(stack, by_token, work.product.reshape(2 * height, d), norms, places, t1s, t2s, out)
+        else:
+            for i in range(n_rows):
+                rise = factor * (rows.tile_ends[end, i] - rows.ends[end, first + i])
+                rows.totals[i] = 0.0 if is_first else rise
+            _from_tiles(
+                stack,
+                by_token,
+                work.product.reshape(2 * height, d),
+                norms,
+                places,
+                t1s,
+                t2s,
+                out,
+                is_first,
+                is_last,
+                keys,
+                rows.totals,
+                work.largest[end, first:last],
+                work.sums[k, first:last],
+                work.weighted_norms[k, first:last],
+            )
+    if work.largest.shape[1] > 0:
+        ends, largest = rows.ends[:, first:last], work.largest[:, first:last]
+        _take_largest(is_first, by_token, keys, rows.tile_places, rows.tile_ends, ends, largest)
