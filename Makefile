@@ -8,7 +8,7 @@ VENV := .venv/.from-lock
 EXPERIMENTS := $(filter-out _%,$(patsubst experiments/%.py,%,$(sort $(wildcard experiments/*.py))))
 STAMPS := $(EXPERIMENTS:%=results/%/.made)
 SOURCES := $(wildcard sim/*.py sim/*/*.py)
-COMMANDS := all figures quick test test-calibration lint lock clean help
+COMMANDS := all figures quick test test-calibration bench lint lock clean help
 
 ifneq ($(filter $(COMMANDS),$(EXPERIMENTS)),)
 $(error experiments/ holds a file named like a command of make: $(filter $(COMMANDS),$(EXPERIMENTS)). Rename it)
@@ -48,6 +48,9 @@ test: | $(VENV) ## the test suite
 test-calibration: | $(VENV) ## whether the error bars cover, over thousands of seeds; minutes
 	$(PY) -m pytest -m "calibration or slow"
 
+bench: | $(VENV) ## the engine against NumPy, torch and JAX, interleaved; 5 minutes on an idle machine
+	$(PY) -m bench
+
 lint: | $(VENV) ## style and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -58,10 +61,10 @@ lock: | $(VENV) ## resolve the dependencies of pyproject.toml anew, into require
 	$(PY) -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-config --upgrade --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 
-clean: ## remove the experiments' datasets and figures, and caches; keeps tracked files, other results and .venv
-	git clean -qfdX -- $(EXPERIMENTS:%=results/%) results/quick
+clean: ## remove what experiments and bench made, and caches; keeps tracked files, other results and .venv
+	git clean -qfdX -- $(EXPERIMENTS:%=results/%) results/quick results/bench
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
-	find sim tests experiments -name __pycache__ -prune -exec rm -rf {} +
+	find sim bench tests experiments -name __pycache__ -prune -exec rm -rf {} +
 
 help: ## this list
 	@echo 'make TARGET, where TARGET is one of'
