@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.engine import run
     from sim.errors import InputError
+    from sim.measuring import measure
     from sim.sweep import Sweep
 
-__all__ = ["InputError", "Sweep", "__version__", "run"]
+__all__ = ["InputError", "Sweep", "__version__", "measure", "run"]
 
 __version__ = "0.1.0"
 
-_MODULES = {"InputError": "sim.errors", "Sweep": "sim.sweep", "run": "sim.engine"}
+_MODULES = {"InputError": "sim.errors", "Sweep": "sim.sweep", "measure": "sim.measuring", "run": "sim.engine"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,12 +13,12 @@ import numpy as np
 
 from sim.draw import draw_side, padded
 from sim.finish import finish_block, finish_trial
-from sim.gradients import add_gradients, new_keys, prepare_keys
+from sim.gradients import add_gradients, end_tile, new_keys, prepare_keys
 from sim.jit import inner, kernel
 from sim.moments import forget
 from sim.philox import KEY, QUERY
 from sim.spectrum import MAX_PASSES, add_pass, begin_pass, end_pass, new_secular
-from sim.stream import add_tile, merge_ends, new_rows
+from sim.stream import add_tile, add_weights, merge_ends, needs_weights, new_rows
 from sim.tiles import TILE
 
 __all__ = ["Geometry", "run_blocks"]
@@ -127,7 +127,12 @@ def _add_keys(number, j, n, geometry, visible, work, measures, tally, bins):
         add_tile(scores, i, j, visible, rows, measures, tally, bins)
         if has_gradients:
             is_last = j + n == geometry.n_keys
-            add_gradients(i, n_rows, n, j == 0, is_last, rows, measures, work.keys)
+            for k in range(measures.factors.shape[0]):
+                add_weights(scores, i, j == 0, k, rows, measures)
+                add_gradients(k, i, n_rows, n, j == 0, is_last, rows, measures.factors[k], work.keys)
+            end_tile(i, n_rows, n, j == 0, rows, work.keys)
+        elif needs_weights(measures.offsets):
+            add_weights(scores, i, j == 0, -1, rows, measures)
         merge_ends(rows, i, n_rows, j == 0)
 
 

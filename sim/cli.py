@@ -1,4 +1,4 @@
-"""The command line: ``sim list``, ``sim run``, ``sim figures`` and ``sim show``.
+"""The command line: ``sim list``, ``sim run``, ``sim measure``, ``sim figures`` and ``sim show``.
 
 What is heavy is imported inside the commands, so that ``sim --help`` answers at once.
 """
@@ -14,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +25,6 @@ import typer
 from sim.errors import InputError, RunInterrupted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from sim.experiments import Entry, Experiment
     from sim.sweep import Sweep
 
@@ -145,6 +143,83 @@ def run(
             _simulate(label, sweeps[key], path, threads)
 
 
+@_command("measure")
+def measure(
+    query: Annotated[
+        str, typer.Option(metavar="FILE", help="Q as .npy, .npz or .safetensors; FILE:KEY for one of several.")
+    ],
+    key: Annotated[str, typer.Option(metavar="FILE", help="K, likewise. The last two axes are token × d_k.")],
+    scale: Annotated[
+        str, typer.Option(metavar="RULES", help="Names, such as sqrt_dk, and factors, such as 0.125.")
+    ] = "none,sqrt_dk,dk",
+    observables: Annotated[str | None, typer.Option(metavar="FAMILIES", help="All unless given.")] = None,
+    precision: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    causal: Annotated[bool, typer.Option("--causal", help="Each query sees the keys up to its own place.")] = False,
+    dims: Annotated[str | None, typer.Option(metavar="NAMES", help="Of the leading axes, such as layer,head.")] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Names the folder under DIR.")] = "measure",
+    out: Out = RESULTS,
+    experiments: Folder = None,
+) -> None:
+    """Measure queries and keys of your own.
+
+    Writes DIR/NAME/data.nc: the same observables as of drawn vectors, exactly. Leading axes become dimensions, the last
+    of them is the heads; fewer key heads than query heads are shared out.
+    """
+    from sim.arrays import read_array
+    from sim.dataset import write
+    from sim.kinds import short_forms
+    from sim.measuring import measure as measured
+    from sim.settings import folder_name
+    from sim.tally import FAMILIES
+
+    path = out / _free(folder_name(name, "--name"), "--name", experiments) / "data.nc"
+    Q, K = read_array(query, "--query"), read_array(key, "--key")
+    absent = [folder for folder in path.parents if not folder.exists()]
+    _check_writable(path)
+    start = time.monotonic()
+    try:
+        with warnings.catch_warnings(record=True) as noticed:
+            warnings.simplefilter("always", RuntimeWarning)
+            dataset = measured(
+                Q,
+                K,
+                scale=short_forms(scale),
+                dims=_names(dims),
+                causal=causal,
+                precision=precision,
+                observables=_names(observables) or FAMILIES,
+            )
+    except InputError as error:
+        for folder in absent:  # of wrong input nothing is left
+            folder.rmdir()
+        raise InputError(f"{query} and {key}: {error}") from None
+    except KeyboardInterrupt:
+        raise RunInterrupted(f"{name} was not finished, nothing was written to {path}") from None
+    for warning in noticed:
+        print(f"Warning: {warning.message}", file=sys.stderr)
+    write(dataset.assign_attrs(query=query, key=key, command=_command_line()), path)
+    print(f"{path}  ({time.monotonic() - start:.1f} s)")
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [part.strip() for part in given.split(",")]
+
+
+def _command_line() -> str:
+    return shlex.join(["sim", *sys.argv[1:]])
+
+
+def _free(name: str, given_as: str, folder: Path | None) -> str:
+    """Return a name of the user's own if it is not an experiment's."""
+    from sim.experiments import find_all
+
+    if name in {entry.name for entry in find_all(folder)}:
+        raise InputError(
+            f"{given_as} = {name!r} is an experiment's, whose dataset would be replaced; choose another name"
+        )
+    return name
+
+
 @_command("figures")
 def figures(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All with a dataset unless given.")] = None,
@@ -182,18 +257,14 @@ def show(
 
 def _find(target: str, folder: Path | None) -> Experiment:
     """Take what ends in .toml, or is a file, as a sweep of the user's own; all else as an experiment's name."""
-    from sim.experiments import Experiment, find, find_all, load
+    from sim.experiments import Experiment, find, load
 
     if not target.endswith(".toml") and not Path(target).is_file():
         return load(find(target, folder))
     from sim.sweep import Sweep
 
     sweep = Sweep.from_toml(target)
-    if sweep.name in {entry.name for entry in find_all(folder)}:
-        raise InputError(
-            f"{target}: name = {sweep.name!r} is an experiment's, whose dataset would be replaced; choose another name"
-        )
-    return Experiment(sweep.name, {"data": sweep})
+    return Experiment(_free(sweep.name, f"{target}: name", folder), {"data": sweep})
 
 
 def _changed(sweep: Sweep, changes: Mapping[str, int], quick: bool) -> Sweep:
@@ -230,9 +301,10 @@ def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None
     try:
         from sim.dataset import write
         from sim.engine import run as simulate
+        from sim.meter import Meter
 
         with Meter(label) as meter:
-            dataset = simulate(sweep, threads=threads, progress=meter, command=shlex.join(["sim", *sys.argv[1:]]))
+            dataset = simulate(sweep, threads=threads, progress=meter, command=_command_line())
         write(dataset, path)
     except (KeyboardInterrupt, RunInterrupted):
         raise RunInterrupted(f"{label} was not finished, nothing was written to {path}") from None
@@ -278,67 +350,6 @@ def _draw(entry: Entry, out: Path) -> None:
     _check_writable(out / entry.name / "figure.png")
     for path in figures.save(figure, out / entry.name):
         print(path)
-
-
-class Meter:
-    """Shows how far a run is: a bar on a terminal, a line every few seconds elsewhere; nothing for short runs.
-
-    Call it with the fraction done, from the main thread; it starts no thread of its own.
-    """
-
-    BAR_AFTER, LINE_EVERY = 0.5, 5.0
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._start = self._last = time.monotonic()
-        self._ended = False
-        self._bar: Progress | None = None
-        self._open = ExitStack()
-
-    def __enter__(self) -> Meter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def __call__(self, fraction: float) -> None:
-        """Show the fraction, if it is time to."""
-        now = time.monotonic()
-        if sys.stderr.isatty():
-            if now - self._start > self.BAR_AFTER:
-                self._draw(fraction)
-        elif now - self._last >= self.LINE_EVERY or (fraction >= 1 and self._last > self._start and not self._ended):
-            self._last, self._ended = now, fraction >= 1
-            print(f"{self._label}  {int(100 * fraction)} %  {now - self._start:.0f} s", file=sys.stderr, flush=True)
-
-    def _draw(self, fraction: float) -> None:
-        if self._bar is None:
-            self._bar = self._open.enter_context(_bar())
-            self._bar.add_task(self._label, total=1.0)
-        self._bar.update(self._bar.task_ids[0], completed=fraction, refresh=True)
-
-
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    # Without a refreshing thread: the bar moves when the engine reports.
-    return Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:

@@ -6,8 +6,8 @@ m = sum p k (theory.md). Written with e, T1, T2 and A of :mod:`sim.rows`, l the 
     U = sum e k      V = sum e^2 k      W = sum e^2 ||k||^2      over all keys but l,
     A m = l + U      A (m - l) = U - T1 l      sum = (||m - l||^2 + W - 2 m.V + T2 ||m||^2) / A^2,
 
-it cancels no more than the differences of the keys do: they are taken relative to the mean of the first tile, as a
-shift of all keys changes no gradient. Where the keys that share a row's weight lie closer together by far than the
+it cancels no more than the differences of the keys do: they are taken relative to a point amid those of the first tile,
+as a shift of all keys changes no gradient. Where the keys that share a row's weight lie closer together by far than the
 others, it errs by some 40 roundings of ||k||^2 (given vectors are measured in float64, where that is 1e-14).
 
 U and V of a tile of rows are one matrix product. Where a row has one tile and its keys are fewer than their length
@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.elementary import larger, smaller
 from sim.jit import inner, kernel, reduction
 from sim.tiles import TILE, dot
 
-__all__ = ["Keys", "add_gradients", "new_keys", "prepare_keys"]
+__all__ = ["Keys", "add_gradients", "end_tile", "new_keys", "prepare_keys"]
 
 
 class Keys(NamedTuple):
@@ -34,7 +35,7 @@ class Keys(NamedTuple):
 
     relative: np.ndarray  # real (d * keys,): a tile's keys less the shift, as they are drawn
     by_token: np.ndarray  # real (keys * d,): the same, transposed; of no length beside a Gram matrix
-    shift: np.ndarray  # real (d,): the mean of the first tile
+    shift: np.ndarray  # real (d,): amid the keys of the first tile
     norms: np.ndarray  # real (keys,): ||k||^2
     gram: np.ndarray  # real (keys * keys,); of no length where the keys themselves are multiplied
     product: np.ndarray  # real: of a tile's exponentials with keys or Gram matrix
@@ -65,12 +66,14 @@ def new_keys(is_used, n_rows, tile_rows, n_keys, d_k, exponents):
     )
 
 
-@reduction
-def _sum(x):
-    total = x.dtype.type(0)
-    for j in range(x.shape[0]):
-        total += x[j]
-    return total
+@inner
+def _find_shift(keys, shift):
+    # The median of three keys, element by element, and not the mean: a single key far off, as models have, would
+    # carry the mean away from all others.
+    last = keys.shape[1] - 1
+    for e in range(keys.shape[0]):
+        a, b, c = keys[e, 0], keys[e, last // 2], keys[e, last]
+        shift[e] = larger(smaller(a, b), smaller(larger(a, b), c))
 
 
 @inner
@@ -96,8 +99,7 @@ def prepare_keys(keys, is_first, work):
     """Take over a tile of keys, of shape (d, keys)."""
     d, n = keys.shape
     if is_first:
-        for e in range(d):
-            work.shift[e] = _sum(keys[e]) / keys.dtype.type(n)
+        _find_shift(keys, work.shift)
     relative = work.relative[: d * n].reshape(d, n)
     _take_keys(keys, work.shift, relative, work.norms)
     if work.gram.shape[0] > 0:
@@ -127,27 +129,22 @@ def _value(away, mean_sq, along, w, t1, t2):
 
 
 @inner
-def _merge_row(u, v, w, largest, norm, is_first, delta, old, sums, weighted_norms):
-    """Merge a tile's U, V, W into the row's; the tile's largest score lies `delta` above the row's.
+def _set_row(i, product, sums):
+    height = product.shape[0] // 2
+    for e in range(product.shape[1]):
+        sums[i, 0, e] = product[i, e]
+        sums[i, 1, e] = product[height + i, e]
 
-    Of two maxima the lower one rises to the higher, and its key joins the sums.
-    """
-    real = u.dtype.type
-    if is_first:
-        for e in range(u.shape[0]):
-            sums[0, e] = u[e]
-            sums[1, e] = v[e]
-        weighted_norms[0] = w
-        return
-    r, s = (math.exp(-delta), 1.0) if delta >= 0.0 else (1.0, math.exp(delta))
-    joins = old if delta >= 0.0 else largest
-    joins_norm = np.float64(dot(old, old)) if delta >= 0.0 else norm
-    lesser = min(r, s)
-    for e in range(u.shape[0]):
-        key = real(lesser) * joins[e]
-        sums[0, e] = real(r) * sums[0, e] + real(s) * u[e] + key
-        sums[1, e] = real(r * r) * sums[1, e] + real(s * s) * v[e] + real(lesser) * key
-    weighted_norms[0] = r * r * weighted_norms[0] + s * s * w + lesser * lesser * joins_norm
+
+@inner
+def _join_row(i, r, s, product, joins, at, sums):
+    # (U, V) becomes (r U + s u, r^2 V + s^2 v) and the key `at` of `joins` joins at the lesser of r and s
+    height = product.shape[0] // 2
+    lesser = r if r < s else s
+    for e in range(product.shape[1]):
+        key = lesser * joins[at, e]
+        sums[i, 0, e] = r * sums[i, 0, e] + s * product[i, e] + key
+        sums[i, 1, e] = r * r * sums[i, 1, e] + s * s * product[height + i, e] + lesser * key
 
 
 @kernel
@@ -189,15 +186,24 @@ def _from_tiles(
     height = product.shape[0] // 2
     np.dot(stack, by_token, product)
     for i in range(out.shape[0]):
-        largest = by_token[places[i]] if keys[i] > 0 else old[i]
+        is_old = True
         if keys[i] > 0:
-            w, norm = np.float64(dot(stack[height + i], norms)), np.float64(norms[places[i]])
-            u, v = product[i], product[height + i]
-            _merge_row(u, v, w, largest, norm, is_first, rises[i], old[i], sums[i], weighted_norms[i : i + 1])
-            if rises[i] < 0.0:
-                largest = old[i]
+            w, at = np.float64(dot(stack[height + i], norms)), places[i]
+            if is_first:
+                _set_row(i, product, sums)
+                weighted_norms[i] = w
+                is_old = False
+            elif rises[i] >= 0.0:  # the lower of two maxima rises to the higher, and its key joins the sums
+                r = math.exp(-rises[i])
+                _join_row(i, real(r), real(1), product, old, i, sums)
+                weighted_norms[i] = r * r * (weighted_norms[i] + np.float64(dot(old[i], old[i]))) + w
+                is_old = False
+            else:
+                s = math.exp(rises[i])
+                _join_row(i, real(1), real(s), product, by_token, at, sums)
+                weighted_norms[i] += s * s * (w + np.float64(norms[at]))
         if is_last:
-            t1 = t1s[i]
+            t1, largest = t1s[i], old[i] if is_old else by_token[places[i]]
             away, mean_sq, along = _spread(sums[i, 0], sums[i, 1], largest, real(t1), real(1.0 + t1))
             out[i] = _value(away, mean_sq, along, weighted_norms[i], t1, t2s[i])
 
@@ -213,46 +219,51 @@ def _take_largest(is_first, by_token, keys, places, tile_ends, ends, largest):
 
 
 @kernel
-def add_gradients(first, n_rows, n, is_first, is_last, rows, measures, work):
-    """Add a tile of `n` keys to the gradients of the rows `first` ..., whose sums have it already.
+def add_gradients(k, first, n_rows, n, is_first, is_last, rows, factor, work):
+    """Add a tile of `n` keys to the gradients of the rows `first` ... under rule `k`, whose sums have it already.
 
     With the rows' last tile, ``rows.gradients`` is complete.
     """
     height, d, last = rows.tile_keys.shape[0], work.shift.shape[0], first + n_rows
     by_token = work.by_token[: n * d if work.gram.shape[0] == 0 else 0].reshape(-1, d)
+    stack = rows.exponentials[: 2 * height * n].reshape(2 * height, n)
     keys, norms = rows.tile_keys[:n_rows], work.norms[:n]
-    for k in range(measures.factors.shape[0]):
-        factor = measures.factors[k]
-        end = 1 if factor >= 0.0 else 0
-        stack = rows.exponentials[2 * k * height * n : 2 * (k + 1) * height * n].reshape(2 * height, n)
-        t1s, t2s, out = rows.sums[k, 0, first:last], rows.sums[k, 1, first:last], rows.gradients[k, first:last]
-        places = rows.tile_places[end]
-        if work.gram.shape[0] > 0:
-            product = work.product[: height * n].reshape(height, n)
-            _from_gram(stack, work.gram.reshape(n, n), product, norms, places, t1s, t2s, out)
-        elif work.largest.shape[1] == 0:
-            _from_keys(stack, by_token, work.product.reshape(2 * height, d), norms, places, t1s, t2s, out)
-        else:
-            for i in range(n_rows):
-                rise = factor * (rows.tile_ends[end, i] - rows.ends[end, first + i])
-                rows.totals[i] = 0.0 if is_first else rise
-            _from_tiles(
-                stack,
-                by_token,
-                work.product.reshape(2 * height, d),
-                norms,
-                places,
-                t1s,
-                t2s,
-                out,
-                is_first,
-                is_last,
-                keys,
-                rows.totals,
-                work.largest[end, first:last],
-                work.sums[k, first:last],
-                work.weighted_norms[k, first:last],
-            )
+    t1s, t2s, out = rows.sums[k, 0, first:last], rows.sums[k, 1, first:last], rows.gradients[k, first:last]
+    end = 1 if factor >= 0.0 else 0
+    places = rows.tile_places[end]
+    if work.gram.shape[0] > 0:
+        product = work.product[: height * n].reshape(height, n)
+        _from_gram(stack, work.gram.reshape(n, n), product, norms, places, t1s, t2s, out)
+    elif work.largest.shape[1] == 0:
+        _from_keys(stack, by_token, work.product.reshape(2 * height, d), norms, places, t1s, t2s, out)
+    else:
+        for i in range(n_rows):
+            rise = factor * (rows.tile_ends[end, i] - rows.ends[end, first + i])
+            rows.totals[i] = 0.0 if is_first else rise
+        _from_tiles(
+            stack,
+            by_token,
+            work.product.reshape(2 * height, d),
+            norms,
+            places,
+            t1s,
+            t2s,
+            out,
+            is_first,
+            is_last,
+            keys,
+            rows.totals,
+            work.largest[end, first:last],
+            work.sums[k, first:last],
+            work.weighted_norms[k, first:last],
+        )
+
+
+@kernel
+def end_tile(first, n_rows, n, is_first, rows, work):
+    """Keep the keys of the rows' extreme scores, where there are several tiles."""
     if work.largest.shape[1] > 0:
+        d, last = work.shift.shape[0], first + n_rows
+        by_token, keys = work.by_token[: n * d].reshape(n, d), rows.tile_keys[:n_rows]
         ends, largest = rows.ends[:, first:last], work.largest[:, first:last]
         _take_largest(is_first, by_token, keys, rows.tile_places, rows.tile_ends, ends, largest)

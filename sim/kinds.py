@@ -6,11 +6,12 @@ such name with its parameters filled in, as it stands in a cell of a sweep.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Choice", "Kind", "Parameter", "number_label"]
+__all__ = ["Choice", "Kind", "Parameter", "number_label", "short_forms"]
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,28 @@ class Choice:
         """The form that is hashed and stored: the bare name, or a table without the defaults."""
         given = self.given
         return {"kind": self.kind, **given} if given else self.kind
+
+
+def short_forms(text: str) -> list[str | float | dict[str, Any]]:
+    """Return what a line of short forms stands for: ``none, 0.125, softcap(cap=50, after=sqrt_dk)``.
+
+    Names stay names, numbers become numbers, and a name with parameters becomes a table ``{kind = ..., ...}``; the
+    inverse of :attr:`Choice.label`. What a name may be is for the field's own reader to say.
+    """
+    parts = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+    return [_short_form(part) for part in parts] if text.strip() else []
+
+
+def _short_form(text: str) -> str | float | dict[str, Any]:
+    written = re.fullmatch(r"([^()]*)\(([^()]*)\)", text)
+    if not written:
+        return _number(text)
+    pairs = (pair.partition("=") for pair in written[2].split(",") if pair.strip())
+    return {name.strip(): _number(value.strip()) for name, _, value in pairs} | {"kind": written[1].strip()}
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text

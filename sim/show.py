@@ -49,6 +49,8 @@ def find_datasets(given: str, results: Path) -> list[Path]:
 
 def number(value: Any) -> str:
     """Write a value in at most six digits; text stays as it is, and blank is a dash."""
+    if isinstance(value, (bool, np.bool_)):
+        return str(value).lower()
     if isinstance(value, (str, bytes, np.str_)) or not isinstance(value, (int, float, np.number)):
         return str(value)
     return "–" if np.isnan(value) else f"{value:.6g}"

@@ -27,7 +27,17 @@ from sim.tiles import (
     squares,
 )
 
-__all__ = ["N_VALUES", "OVERFLOWS", "Measures", "Rows", "add_tile", "merge_ends", "new_rows"]
+__all__ = [
+    "N_VALUES",
+    "OVERFLOWS",
+    "Measures",
+    "Rows",
+    "add_tile",
+    "add_weights",
+    "merge_ends",
+    "needs_weights",
+    "new_rows",
+]
 
 # The smallest values that round to infinity in float16 and in float32.
 OVERFLOWS = (65520.0, 2.0**128 - 2.0**103)
@@ -84,28 +94,22 @@ class Rows(NamedTuple):
     tile_places: np.ndarray  # (2, rows of a tile) int32: where they stand in the tile
     tile_keys: np.ndarray  # (rows of a tile,) int64: how many of the tile's keys a row sees
     places: np.ndarray  # (TILE,) int32: the bins of a row's scores
-    exponentials: np.ndarray  # real: e, and e^2 for gradients, of one row or of all rows under all rules
+    exponentials: np.ndarray  # real: e of one row, or for gradients of a tile's rows, and e^2 of all below them
     block: np.ndarray  # (5,): moments of the block's raw scores so far
     pooled: np.ndarray  # (5,): those of a tile
 
 
 @inner
-def _needs_weights(at):
+def needs_weights(at):
     """Return whether any family needs the sums of a row's weights."""
     return at.weight_max >= 0 or at.jacobian_trace >= 0 or at.jacobian_spectral >= 0 or at.gradient_query_sq >= 0
-
-
-@inner
-def _keeps_exponentials(at):
-    """Return whether the exponentials of all rows of a tile are kept: the gradients multiply them with the keys."""
-    return at.gradient_query_sq >= 0
 
 
 @kernel
 def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
     """Return the state for trials of `n_rows` rows, of which `tile_rows` come at a time, with `tile_keys` keys."""
     at, n_scales = measures.offsets, measures.factors.shape[0]
-    kept = n_scales * 2 * tile_rows * tile_keys if _keeps_exponentials(at) else tile_keys
+    kept = 2 * tile_rows * tile_keys if at.gradient_query_sq >= 0 else tile_keys
     return Rows(
         np.empty((2, n_rows)),
         np.empty((3, n_rows)),
@@ -127,7 +131,7 @@ def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
 
 @kernel
 def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents):
-    """Add the scores of a tile to the sums of its rows, under every scale rule.
+    """Add the scores of a tile to the sums of its rows, under every one of `factors`.
 
     Called once a tile, with arrays rather than with what holds them: a call counts a reference for every array
     that it is handed, 200 ns for the rows' state, which a call for each row would pay.
@@ -139,12 +143,12 @@ def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, k
         if n == 0:
             continue
         s = scores[i, :n]
+        at = i * width if keep else 0
+        e = exps[at : at + n]
         for k in range(factors.shape[0]):
             factor = factors[k]
             end = 1 if factor >= 0.0 else 0
             extremum = real(tile_ends[end, i])
-            at = (2 * k * n_rows + i) * width if keep else 0
-            e = exps[at : at + n]
             exponentials(s, extremum, exponents[k], e)
             e[places[end, i]] = real(0)
             t1, t2, t3, fall = power_sums(e, s, extremum)
@@ -266,23 +270,28 @@ def add_tile(scores, first, start, visible, rows, measures, tally, bins):
     if at.score_histogram >= 0:
         counts = bins[at.score_histogram : at.score_histogram + measures.bins]
         _add_bins(scores, keys, measures.histogram, rows.places, counts)
-    if _needs_weights(at):
+    if needs_weights(at):
         _find_places(scores, keys, ends, rows.tile_places)
-        keep = _keeps_exponentials(at)
-        _add_weights(
-            scores,
-            first,
-            is_first,
-            keys,
-            ends,
-            rows.tile_places,
-            rows.ends,
-            rows.exponentials,
-            keep,
-            rows.sums,
-            measures.factors,
-            measures.exponents,
-        )
+
+
+@kernel
+def add_weights(scores, first, is_first, scale, rows, measures):
+    """Add the tile to the sums of its rows' weights: under rule `scale` alone, its exponentials kept, or (-1) all."""
+    at, end = max(scale, 0), measures.factors.shape[0] if scale < 0 else scale + 1
+    _add_weights(
+        scores,
+        first,
+        is_first,
+        rows.tile_keys,
+        rows.tile_ends,
+        rows.tile_places,
+        rows.ends,
+        rows.exponentials,
+        scale >= 0,
+        rows.sums[at:end],
+        measures.factors[at:end],
+        measures.exponents[at:end],
+    )
 
 
 @inner

@@ -129,7 +129,8 @@ def power_sums(e, s, extremum):
     score, so 0.39).
     """
     zero = s.dtype.type(0)
-    t1, t2, t3, fall = zero, zero, zero, zero
+    least_square, least_cube = _powers(zero)  # which the largest key's 0 counts as
+    t1, t2, t3, fall = zero, -least_square, -least_cube, zero
     for j in range(s.shape[0]):
         square, cube = _powers(e[j])
         t1 += e[j]

@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 from typer.testing import CliRunner, Result
 
-from sim.cli import Meter, _unraisable, app
+from sim.cli import _unraisable, app
 from sim.errors import InputError, RunInterrupted
+from sim.meter import Meter
 
 SWEEP = """\
 name = "tiny"
@@ -365,3 +367,33 @@ def test_a_sweep_may_not_have_the_name_of_an_experiment(folder: Path, engine: Si
     assert result.exit_code == 2
     assert "mine.toml: name = 'one' is an experiment's" in result.stderr
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--query no.npy", "--query: no.npy: there is no such file"),
+        ("--key k.npz:q", "--key: k.npz:q: there is no array q in the file; KEY is one of k, short"),
+        ("--query cut.npy", "--query: cut.npy is damaged or was not written to its end"),
+        ("--query nan.npy", "--query: nan.npy has 24 entries that are NaN or infinite, the first [0, 0, 0] = nan"),
+        ("--key k.npz:short", "q.npy and k.npz:short: query and key have vectors of different lengths, 3 and 2"),
+        ("--name one", "--name = 'one' is an experiment's"),
+        ("--name a/b", "--name = 'a/b' is not allowed"),
+        ("--out file", "--out: 'file/measure' cannot be written"),
+        ("--dims layer,head", "q.npy and k.npz:k: dims: got ['layer', 'head']; the arrays have 1 leading axes"),
+        ("--scale=", "q.npy and k.npz:k: scale is empty"),
+        ("--scale softcap(cap=50)", "q.npy and k.npz:k: scale.kind = 'softcap' is not allowed: it must be one of none"),
+        ("--observables= --out a/b", "q.npy and k.npz:k: observables = '' is not allowed: it must be one of scores"),
+    ],
+)
+def test_measure_refuses_in_one_line_and_leaves_nothing(folder: Path, words: str, says: str) -> None:
+    np.save("q.npy", np.ones((2, 4, 3)))
+    np.save("nan.npy", np.full((2, 4, 3), np.nan))
+    np.savez("k.npz", k=np.ones((2, 5, 3)), short=np.ones((2, 5, 2)))
+    Path("cut.npy").write_bytes(Path("q.npy").read_bytes()[:-8])
+    Path("file").touch()
+    before = set(Path().rglob("*"))
+    result = sim("measure", "--query", "q.npy", "--key", "k.npz:k", *words.split(), "--experiments", folder)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"Error: {says}")
+    assert before == set(Path().rglob("*"))

@@ -131,6 +131,21 @@ def test_both_ways_are_taken():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("keys", "d_k"), [(40, 8), (40, 200), (TILE + 100, 8)])
+def test_a_key_far_off_without_weight_changes_nothing(keys, d_k, precision):
+    """By its place it may be the first, the middle or the last key of the tile, from which the shift is taken."""
+    query, key = vectors(9, keys, d_k, precision)
+    query = abs(query) + query.dtype.type(0.1)
+    options = {"observables": ["gradients"]}
+    alone, _ = run_vectors(query, key, FACTORS[:1], **options)
+    for place in (0, 3, (min(keys, TILE) - 1) // 2, keys - 1):
+        longer = np.insert(key, place, -1e5, axis=0)
+        found, _ = run_vectors(query, longer, FACTORS[:1], **options)
+        values, expected = (f.values[:, VALUES["gradient_query_sq"]] for f in (found, alone))
+        np.testing.assert_allclose(values, expected, 2e-5 if precision == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("d_k", [6, 300])
 def test_the_largest_key_may_stand_anywhere(d_k, precision):
     """In any tile, at either end of it, for positive and negative factors; saturated or not."""
@@ -222,7 +237,7 @@ def test_heavy_keys_close_together_are_told_apart_to_the_rounding_of_their_dista
 ):
     """Two clusters, one of which has the weight: what is left of the gradient is a difference of squares.
 
-    Right to 40 roundings of the squared distance from the mean (28 were seen), rather than relative to itself.
+    Right to 40 roundings of the squared distance of the clusters, rather than relative to itself.
     """
     n_queries, n_keys, d_k = shape
     random = np.random.default_rng(9)
@@ -233,8 +248,6 @@ def test_heavy_keys_close_together_are_told_apart_to_the_rounding_of_their_dista
     query, key = query.astype(precision), key.astype(precision)
     found, _ = run_vectors(query, key, (1.0,), observables=["gradients"])
     expected = oracle.gradients(query, key, 1.0)["query"]
-    sizes = ((key - key.mean(axis=0)) ** 2).sum(axis=1).max() * oracle.row_quantities(query @ key.T)[
-        "weight_sum_squares"
-    ]
+    sizes = (apart @ apart) * oracle.row_quantities(query @ key.T)["weight_sum_squares"]
     error = abs(found.values[0, VALUES["gradient_query_sq"]] - expected)
     assert (error <= 40 * np.finfo(precision).eps * sizes + TOLERANCE[precision] * expected).all()

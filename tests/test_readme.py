@@ -54,6 +54,16 @@ def test_the_sweep_runs_and_is_shown(tmp_path, monkeypatch, capsys):
     assert "score_variance" in capsys.readouterr().out
 
 
+def test_given_arrays_are_measured(tmp_path, monkeypatch, capsys):
+    (code,) = [text for text in blocks("python") if "sim.measure" in text]
+    (commands,) = [text for text in blocks("sh") if "sim measure" in text]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    for line in commands.splitlines():
+        sim(*line.split()[1:])
+    assert "weight_entropy" in capsys.readouterr().out
+
+
 def test_the_python_blocks_run(tmp_path):
     made = tmp_path / "made"
     sim("run", "variance_growth", "--quick", "--out", str(made))
