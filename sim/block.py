@@ -87,12 +87,12 @@ def _product(queries, keys, scores):
 
 
 @inner
-def _add_norms(tile, d_k, first, norms):
-    for t in range(tile.shape[1]):
-        norms[first + t] = 0.0
+def _find_norms(tile, d_k, norms):
+    for t in range(norms.shape[0]):
+        norms[t] = 0.0
     for e in range(d_k):
-        for t in range(tile.shape[1]):
-            norms[first + t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
+        for t in range(norms.shape[0]):
+            norms[t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
 
 
 @kernel
@@ -103,7 +103,7 @@ def _draw_queries(trial, query, geometry, work):
         tile = work.queries[height * i : height * (i + width)].reshape(height, width)
         draw_side(query, tile, i, trial, QUERY, geometry.key)
         if work.query_norms.shape[0] > 0:
-            _add_norms(tile, geometry.d_k, i, work.query_norms)
+            _find_norms(tile, geometry.d_k, work.query_norms[i : i + width])
 
 
 @kernel

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the BLAS that kernels call, so that it can be held to one thread)
@@ -30,6 +31,7 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def blas_name() -> str:
     """Return the BLAS that computes the scores: ``openblas 0.3.30 Zen``."""
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]

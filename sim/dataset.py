@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,8 @@ class Collector:
     def _append(self, name: str, value: np.ndarray) -> None:
         self._columns.setdefault(name, []).append(value)
 
-    def dataset(self) -> xr.Dataset:
-        """Return the dataset, without its attributes."""
+    def dataset(self, attributes: Mapping[str, Any]) -> xr.Dataset:
+        """Return the dataset with these attributes."""
         sweep = self._sweep
         axes = tuple(sweep.axes)
         variables = {}
@@ -85,7 +86,7 @@ class Collector:
         labels: dict[str, Sequence[Any]] = {"sigma": SIGMAS, "dtype": OVERFLOW_TYPES}
         labels |= {name: getattr(sweep, name) for name in ("threshold", "gradient_threshold", "quantile")}
         coords |= {name: (name, list(values)) for name, values in labels.items() if name in used}
-        return xr.Dataset(variables, coords)
+        return xr.Dataset(variables, coords, attributes)
 
     def _tally_variables(self, axes: tuple[str, ...]) -> dict[str, Any]:
         """Return the groups' tallies, padded to the cell with most nodes (absent: NaN, with 0 trials)."""
@@ -211,6 +212,7 @@ def versions() -> dict[str, Any]:
     }
 
 
+@cache  # of the code that is loaded, whatever becomes of the checkout meanwhile
 def _git_commit() -> str:
     """Return the commit of the package's own checkout, with ``-dirty``, or ``unknown``."""
     try:

@@ -71,7 +71,7 @@ def run(
             collector.add(estimates, bookkeeping, nodes.nodes)
     attributes = {"device": device, "threads": threads, "blas": blas_name(), "command": command or ""}
     elapsed = {"elapsed_seconds": round(time.perf_counter() - start, 3)}
-    return collector.dataset().assign_attrs(provenance(sweep) | attributes | elapsed)
+    return collector.dataset(provenance(sweep) | attributes | elapsed)
 
 
 def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterator[tuple[float, Plan, TreeNodes | None]]:

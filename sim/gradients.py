@@ -39,7 +39,7 @@ class Keys(NamedTuple):
     norms: np.ndarray  # real (keys,): ||k||^2
     gram: np.ndarray  # real (keys * keys,); of no length where the keys themselves are multiplied
     product: np.ndarray  # real: of a tile's exponentials with keys or Gram matrix
-    sums: np.ndarray  # real (scales, rows, 2, d): U and V
+    sums: np.ndarray  # real (scales, 2, rows, d): U and V
     weighted_norms: np.ndarray  # float64 (scales, rows): W
     largest: np.ndarray  # real (2, rows, d): the keys of the smallest and of the largest score so far
 
@@ -60,7 +60,7 @@ def new_keys(is_used, n_rows, tile_rows, n_keys, d_k, exponents):
         np.empty(n, real),
         np.empty(n * n if is_gram else 0, real),
         np.empty(tile_rows * n if is_gram else 2 * tile_rows * d, real),
-        np.empty((n_scales, kept, 2, d), real),
+        np.empty((n_scales, 2, kept, d), real),
         np.empty((n_scales, kept)),
         np.empty((2, kept, d), real),
     )
@@ -109,16 +109,16 @@ def prepare_keys(keys, is_first, work):
 
 
 @reduction
-def _spread(u, v, largest, t1, a):
-    """Return (||U - T1 l||^2, ||m||^2, m.V)."""
+def _spread(u, i, v, j, keys, at, t1, a):
+    """Return (||U - T1 l||^2, ||m||^2, m.V) for the rows `i` of U, `j` of V and `at` of the keys."""
     zero = u.dtype.type(0)
     away, mean_sq, along = zero, zero, zero
-    for e in range(u.shape[0]):
-        off = u[e] - t1 * largest[e]
-        mean = (u[e] + largest[e]) / a
+    for e in range(u.shape[1]):
+        off = u[i, e] - t1 * keys[at, e]
+        mean = (u[i, e] + keys[at, e]) / a
         away += off * off
         mean_sq += mean * mean
-        along += mean * v[e]
+        along += mean * v[j, e]
     return np.float64(away), np.float64(mean_sq), np.float64(along)
 
 
@@ -129,22 +129,22 @@ def _value(away, mean_sq, along, w, t1, t2):
 
 
 @inner
-def _set_row(i, product, sums):
+def _set_row(i, product, us, vs):
     height = product.shape[0] // 2
     for e in range(product.shape[1]):
-        sums[i, 0, e] = product[i, e]
-        sums[i, 1, e] = product[height + i, e]
+        us[i, e] = product[i, e]
+        vs[i, e] = product[height + i, e]
 
 
 @inner
-def _join_row(i, r, s, product, joins, at, sums):
+def _join_row(i, r, s, product, joins, at, us, vs):
     # (U, V) becomes (r U + s u, r^2 V + s^2 v) and the key `at` of `joins` joins at the lesser of r and s
     height = product.shape[0] // 2
     lesser = r if r < s else s
     for e in range(product.shape[1]):
         key = lesser * joins[at, e]
-        sums[i, 0, e] = r * sums[i, 0, e] + s * product[i, e] + key
-        sums[i, 1, e] = r * r * sums[i, 1, e] + s * s * product[height + i, e] + lesser * key
+        us[i, e] = r * us[i, e] + s * product[i, e] + key
+        vs[i, e] = r * r * vs[i, e] + s * s * product[height + i, e] + lesser * key
 
 
 @kernel
@@ -153,13 +153,12 @@ def _from_gram(stack, gram, product, norms, places, t1s, t2s, out):
     height = product.shape[0]
     np.dot(stack[:height], gram, product)
     for i in range(out.shape[0]):
-        t1, t2, place = t1s[i], t2s[i], places[i]
-        e, e2, h = stack[i], stack[height + i], product[i]
-        within, norm, beside = np.float64(dot(e, h)), np.float64(norms[place]), np.float64(h[place])
-        along = np.float64(dot(e2, h)) + np.float64(dot(e2, gram[place]))
-        a = 1.0 + t1
+        t1, t2, place, j = t1s[i], t2s[i], places[i], height + i
+        within, norm = np.float64(dot(stack, i, product, i)), np.float64(norms[0, place])
+        along = np.float64(dot(stack, j, product, i)) + np.float64(dot(stack, j, gram, place))
+        a, beside = 1.0 + t1, np.float64(product[i, place])
         away, mean_sq = within - 2.0 * t1 * beside + t1 * t1 * norm, (norm + 2.0 * beside + within) / (a * a)
-        out[i] = _value(away, mean_sq, along / a, np.float64(dot(e2, norms)), t1, t2)
+        out[i] = _value(away, mean_sq, along / a, np.float64(dot(stack, j, norms, 0)), t1, t2)
 
 
 @kernel
@@ -169,14 +168,14 @@ def _from_keys(stack, by_token, product, norms, places, t1s, t2s, out):
     height = product.shape[0] // 2
     np.dot(stack, by_token, product)
     for i in range(out.shape[0]):
-        t1 = t1s[i]
-        away, mean_sq, along = _spread(product[i], product[height + i], by_token[places[i]], real(t1), real(1.0 + t1))
-        out[i] = _value(away, mean_sq, along, np.float64(dot(stack[height + i], norms)), t1, t2s[i])
+        t1, j = t1s[i], height + i
+        away, mean_sq, along = _spread(product, i, product, j, by_token, places[i], real(t1), real(1.0 + t1))
+        out[i] = _value(away, mean_sq, along, np.float64(dot(stack, j, norms, 0)), t1, t2s[i])
 
 
 @kernel
 def _from_tiles(
-    stack, by_token, product, norms, places, t1s, t2s, out, is_first, is_last, keys, rises, old, sums, weighted_norms
+    stack, by_token, product, norms, places, t1s, t2s, out, is_first, is_last, keys, rises, old, us, vs, weighted_norms
 ):
     """Merge a tile into the rows' sums, and with the last write every row's value.
 
@@ -188,23 +187,26 @@ def _from_tiles(
     for i in range(out.shape[0]):
         is_old = True
         if keys[i] > 0:
-            w, at = np.float64(dot(stack[height + i], norms)), places[i]
+            w, at = np.float64(dot(stack, height + i, norms, 0)), places[i]
             if is_first:
-                _set_row(i, product, sums)
+                _set_row(i, product, us, vs)
                 weighted_norms[i] = w
                 is_old = False
             elif rises[i] >= 0.0:  # the lower of two maxima rises to the higher, and its key joins the sums
                 r = math.exp(-rises[i])
-                _join_row(i, real(r), real(1), product, old, i, sums)
-                weighted_norms[i] = r * r * (weighted_norms[i] + np.float64(dot(old[i], old[i]))) + w
+                _join_row(i, real(r), real(1), product, old, i, us, vs)
+                weighted_norms[i] = r * r * (weighted_norms[i] + np.float64(dot(old, i, old, i))) + w
                 is_old = False
             else:
                 s = math.exp(rises[i])
-                _join_row(i, real(1), real(s), product, by_token, at, sums)
-                weighted_norms[i] += s * s * (w + np.float64(norms[at]))
+                _join_row(i, real(1), real(s), product, by_token, at, us, vs)
+                weighted_norms[i] += s * s * (w + np.float64(norms[0, at]))
         if is_last:
-            t1, largest = t1s[i], old[i] if is_old else by_token[places[i]]
-            away, mean_sq, along = _spread(sums[i, 0], sums[i, 1], largest, real(t1), real(1.0 + t1))
+            t1 = t1s[i]
+            if is_old:
+                away, mean_sq, along = _spread(us, i, vs, i, old, i, real(t1), real(1.0 + t1))
+            else:
+                away, mean_sq, along = _spread(us, i, vs, i, by_token, places[i], real(t1), real(1.0 + t1))
             out[i] = _value(away, mean_sq, along, weighted_norms[i], t1, t2s[i])
 
 
@@ -227,7 +229,7 @@ def add_gradients(k, first, n_rows, n, is_first, is_last, rows, factor, work):
     height, d, last = rows.tile_keys.shape[0], work.shift.shape[0], first + n_rows
     by_token = work.by_token[: n * d if work.gram.shape[0] == 0 else 0].reshape(-1, d)
     stack = rows.exponentials[: 2 * height * n].reshape(2 * height, n)
-    keys, norms = rows.tile_keys[:n_rows], work.norms[:n]
+    keys, norms = rows.tile_keys[:n_rows], work.norms[:n].reshape(1, n)
     t1s, t2s, out = rows.sums[k, 0, first:last], rows.sums[k, 1, first:last], rows.gradients[k, first:last]
     end = 1 if factor >= 0.0 else 0
     places = rows.tile_places[end]
@@ -254,7 +256,8 @@ def add_gradients(k, first, n_rows, n, is_first, is_last, rows, factor, work):
             keys,
             rows.totals,
             work.largest[end, first:last],
-            work.sums[k, first:last],
+            work.sums[k, 0, first:last],
+            work.sums[k, 1, first:last],
             work.weighted_norms[k, first:last],
         )
 

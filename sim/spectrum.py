@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.elementary import larger
 from sim.jit import inner, kernel, reduction
 from sim.rows import weight_max
 from sim.tiles import exponentials, place_of
@@ -65,22 +66,21 @@ def begin_pass(number, state):
 
 
 @reduction
-def _largest(e):
-    largest = e[0]
-    for j in range(e.shape[0]):
-        largest = max(largest, e[j])
+def _largest(e, n):
+    largest = e[0, 0]
+    for j in range(n):
+        largest = larger(largest, e[0, j])
     return largest
 
 
 @reduction
-def _secular_sums(e, mu, least):
+def _secular_sums(e, n, mu, least):
     """Return (F, -F'); `least` keeps mu from rounding onto a pole."""
     zero = e.dtype.type(0)
     value, slope = zero, zero
-    for j in range(e.shape[0]):
-        away = mu - e[j]
-        away = away if away > least else least
-        term = e[j] / away
+    for j in range(n):
+        away = larger(mu - e[0, j], least)
+        term = e[0, j] / away
         value += term
         slope += term / away
     return np.float64(value), np.float64(slope)
@@ -91,27 +91,26 @@ def add_pass(number, scores, first, start, visible, rows, measures, state):
     """Add a tile of raw scores, of shape (rows, keys), to the sums of pass `number`."""
     real = scores.dtype.type
     least = real(np.finfo(scores.dtype).tiny)
+    e = rows.exponentials[: scores.shape[1]].reshape(1, scores.shape[1])
     for i in range(scores.shape[0]):
         row = first + i
         keys = max(min(scores.shape[1], visible[row] - start), 0)
         if keys == 0:
             continue
-        s = scores[i, :keys]
         for k in range(state.mu.shape[0]):
             if state.is_settled[k, row]:
                 continue
             extremum = real(rows.ends[1 if measures.factors[k] >= 0.0 else 0, row])
-            e = rows.exponentials[:keys]
-            exponentials(s, extremum, measures.exponents[k], e)
+            exponentials(scores, i, keys, extremum, measures.exponents[k], e, 0)
             if not state.is_met[k, row]:
-                place = place_of(s, extremum)
-                if s[place] == extremum:
-                    e[place] = real(0)
+                place = place_of(scores, i, keys, extremum)
+                if scores[i, place] == extremum:
+                    e[0, place] = real(0)
                     state.is_met[k, row] = 1
             if number == 1:
-                state.second[k, row] = max(state.second[k, row], np.float64(_largest(e)))
+                state.second[k, row] = max(state.second[k, row], np.float64(_largest(e, keys)))
             else:
-                value, slope = _secular_sums(e, real(state.mu[k, row]), least)
+                value, slope = _secular_sums(e, keys, real(state.mu[k, row]), least)
                 state.value[k, row] += value
                 state.slope[k, row] += slope
 

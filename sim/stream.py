@@ -139,26 +139,22 @@ def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, k
     real = scores.dtype.type
     n_rows, width = keys.shape[0], scores.shape[1]
     for i in range(scores.shape[0]):
-        n = keys[i]
+        n, at = keys[i], i if keep else 0
         if n == 0:
             continue
-        s = scores[i, :n]
-        at = i * width if keep else 0
-        e = exps[at : at + n]
         for k in range(factors.shape[0]):
             factor = factors[k]
             end = 1 if factor >= 0.0 else 0
             extremum = real(tile_ends[end, i])
-            exponentials(s, extremum, exponents[k], e)
-            e[places[end, i]] = real(0)
-            t1, t2, t3, fall = power_sums(e, s, extremum)
+            exponentials(scores, i, n, extremum, exponents[k], exps, at)
+            exps[at, places[end, i]] = real(0)
+            t1, t2, t3, fall = power_sums(exps, at, scores, i, n, extremum)
             d = -factor * fall
             if keep:
-                beyond = at + n_rows * width
-                squares(e, exps[beyond : beyond + n])
+                squares(exps, at, n, at + n_rows)
                 for j in range(n, width):  # keys that the row does not see
-                    exps[at + j] = real(0)
-                    exps[beyond + j] = real(0)
+                    exps[at, j] = real(0)
+                    exps[at + n_rows, j] = real(0)
             row = first + i
             if not is_first:
                 # Of two maxima the lower one rises to the higher, and its key joins the sums.
@@ -201,11 +197,12 @@ def _add_scores(scores, tile_keys, totals, unit, window, tile_sums, within):
             for r in range(MOMENT_FIELDS):
                 tile_sums[r, i] = 0.0
             continue
-        s = scores[i, :keys]
         center = real(totals[i]) / real(keys)
         tile_sums[0, i] = center
-        tile_sums[1, i], tile_sums[2, i], tile_sums[3, i], tile_sums[4, i] = central_sums(s, center, real(unit))
-        n1, n2, n3 = count_within(s, window[0], window[1], window[2], window[3])
+        tile_sums[1, i], tile_sums[2, i], tile_sums[3, i], tile_sums[4, i] = central_sums(
+            scores, i, keys, center, real(unit)
+        )
+        n1, n2, n3 = count_within(scores, i, keys, window[0], window[1], window[2], window[3])
         within[0] += n1
         within[1] += n2
         within[2] += n3
@@ -217,7 +214,7 @@ def _find_ends(scores, first, start, visible, tile_keys, tile_ends, totals):
         keys = max(min(scores.shape[1], visible[first + i] - start), 0)
         tile_keys[i] = keys
         if keys > 0:
-            low, high, total = extremes_and_sum(scores[i, :keys])
+            low, high, total = extremes_and_sum(scores, i, keys)
             tile_ends[0, i] = low
             tile_ends[1, i] = high
             totals[i] = total
@@ -228,15 +225,14 @@ def _find_places(scores, tile_keys, tile_ends, tile_places):
     real = scores.dtype.type
     for i in range(scores.shape[0]):
         if tile_keys[i] > 0:
-            s = scores[i, : tile_keys[i]]
-            tile_places[0, i] = place_of(s, real(tile_ends[0, i]))
-            tile_places[1, i] = place_of(s, real(tile_ends[1, i]))
+            tile_places[0, i] = place_of(scores, i, tile_keys[i], real(tile_ends[0, i]))
+            tile_places[1, i] = place_of(scores, i, tile_keys[i], real(tile_ends[1, i]))
 
 
 @inner
 def _add_bins(scores, tile_keys, histogram, places, counts):
     for i in range(scores.shape[0]):
-        count_bins(scores[i, : tile_keys[i]], histogram[0], histogram[1], places, counts)
+        count_bins(scores, i, tile_keys[i], histogram[0], histogram[1], places, counts)
 
 
 @inner
@@ -244,7 +240,7 @@ def _add_overflows(scores, tile_keys, tile_ends, counts):
     for i in range(scores.shape[0]):
         for k in range(len(OVERFLOWS)):
             if tile_keys[i] > 0 and max(-tile_ends[0, i], tile_ends[1, i]) >= OVERFLOWS[k]:
-                counts[k] += count_beyond(scores[i, : tile_keys[i]], OVERFLOWS[k])
+                counts[k] += count_beyond(scores, i, tile_keys[i], OVERFLOWS[k])
 
 
 @kernel
@@ -278,6 +274,7 @@ def add_tile(scores, first, start, visible, rows, measures, tally, bins):
 def add_weights(scores, first, is_first, scale, rows, measures):
     """Add the tile to the sums of its rows' weights: under rule `scale` alone, its exponentials kept, or (-1) all."""
     at, end = max(scale, 0), measures.factors.shape[0] if scale < 0 else scale + 1
+    slots, width = 2 * rows.tile_keys.shape[0] if scale >= 0 else 1, scores.shape[1]
     _add_weights(
         scores,
         first,
@@ -286,7 +283,7 @@ def add_weights(scores, first, is_first, scale, rows, measures):
         rows.tile_ends,
         rows.tile_places,
         rows.ends,
-        rows.exponentials,
+        rows.exponentials[: slots * width].reshape(slots, width),
         scale >= 0,
         rows.sums[at:end],
         measures.factors[at:end],

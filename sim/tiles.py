@@ -1,6 +1,7 @@
-"""Loops over one row of a tile of raw scores (CPU): float32 or float64 inside, float64 out.
+"""Loops over the first n scores of row i of a tile of raw scores (CPU): float32 or float64 inside, float64 out.
 
-Each is one vectorised pass over at most :data:`TILE` scores, which stay in the L1 cache between passes.
+Each is one vectorised pass over at most :data:`TILE` scores, which stay in the L1 cache between passes. Rows come by
+their number: a slice of an array counts references, some 10 ns each.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ def _powers_by_precision(e):
 
 
 @reduction
-def extremes_and_sum(s):
-    """Return (min, max, sum) of `s`."""
-    low, high, total = s[0], s[0], s.dtype.type(0)
-    for j in range(s.shape[0]):
-        low = smaller(low, s[j])
-        high = larger(high, s[j])
-        total += s[j]
+def extremes_and_sum(scores, i, n):
+    """Return (min, max, sum) of the scores."""
+    low, high, total = scores[i, 0], scores[i, 0], scores.dtype.type(0)
+    for j in range(n):
+        low = smaller(low, scores[i, j])
+        high = larger(high, scores[i, j])
+        total += scores[i, j]
     return low, high, total
 
 
 @reduction
-def central_sums(s, center, unit):
+def central_sums(scores, i, n, center, unit):
     """Return the sums of d, d^2, d^3, d^4 with d = unit (s - center)."""
-    zero = s.dtype.type(0)
+    zero = scores.dtype.type(0)
     d1, d2, d3, d4 = zero, zero, zero, zero
-    for j in range(s.shape[0]):
-        d = (s[j] - center) * unit
+    for j in range(n):
+        d = (scores[i, j] - center) * unit
         square = d * d
         d1 += d
         d2 += square
@@ -75,12 +76,12 @@ def central_sums(s, center, unit):
 
 
 @reduction
-def count_within(s, center, first, second, third):
+def count_within(scores, i, n, center, first, second, third):
     """Return how many scores have abs(s - center) <= limit, for three limits."""
-    zero, one = s.dtype.type(0), s.dtype.type(1)
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)
     n1, n2, n3 = zero, zero, zero
-    for j in range(s.shape[0]):
-        away = abs(s[j] - center)
+    for j in range(n):
+        away = abs(scores[i, j] - center)
         n1 += one if away <= first else zero
         n2 += one if away <= second else zero
         n3 += one if away <= third else zero
@@ -88,79 +89,79 @@ def count_within(s, center, first, second, third):
 
 
 @inner
-def count_bins(s, low, per_width, index, counts):
+def count_bins(scores, i, n, low, per_width, index, counts):
     """Add the scores to `counts`: below, bins of equal width from `low` on, above.
 
     `index` is room for one int32 per score: it is filled in a vectorised pass, the counting is scalar.
     """
-    top = s.dtype.type(counts.shape[0] - 1)
-    zero, one = s.dtype.type(0), s.dtype.type(1)
-    for j in range(s.shape[0]):
-        place = np.floor((s[j] - low) * per_width) + one
+    top = scores.dtype.type(counts.shape[0] - 1)
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)
+    for j in range(n):
+        place = np.floor((scores[i, j] - low) * per_width) + one
         place = place if place > zero else zero  # a NaN is counted below
         index[j] = np.int32(place if place < top else top)
-    for j in range(s.shape[0]):
+    for j in range(n):
         counts[index[j]] += 1
 
 
 @reduction
-def place_of(s, extremum):
-    """Return where `extremum` stands in `s`: the first place of several."""
-    last = np.int32(s.shape[0] - 1)  # also where a NaN hides it
+def place_of(scores, i, n, extremum):
+    """Return where `extremum` stands among the scores: the first place of several."""
+    last = np.int32(n - 1)  # also where a NaN hides it
     at = last
-    for j in range(s.shape[0]):
-        here = np.int32(j) if s[j] == extremum else last
+    for j in range(n):
+        here = np.int32(j) if scores[i, j] == extremum else last
         at = here if here < at else at
     return at
 
 
 @inner
-def exponentials(s, extremum, factor, out):
-    """Write e = 2^(factor (s - extremum)) of :mod:`sim.rows`; `factor` has log2 e in it."""
-    for j in range(s.shape[0]):
-        out[j] = _exponential(factor * (s[j] - extremum))
+def exponentials(scores, i, n, extremum, factor, out, at):
+    """Write e = 2^(factor (s - extremum)) of :mod:`sim.rows` into row `at` of `out`; `factor` has log2 e in it."""
+    for j in range(n):
+        out[at, j] = _exponential(factor * (scores[i, j] - extremum))
 
 
 @reduction
-def power_sums(e, s, extremum):
+def power_sums(e, at, scores, i, n, extremum):
     """Return (T1, T2, T3, sum e (s - extremum)) of exponentials in which the largest key's is set to 0.
 
     A pass of its own: with the exponentials in one loop, the sums run out of AVX2's 16 registers (0.96 ns a
-    score, so 0.39).
+    score, so 0.39; the same with AVX-512's 32).
     """
-    zero = s.dtype.type(0)
+    zero = scores.dtype.type(0)
     least_square, least_cube = _powers(zero)  # which the largest key's 0 counts as
     t1, t2, t3, fall = zero, -least_square, -least_cube, zero
-    for j in range(s.shape[0]):
-        square, cube = _powers(e[j])
-        t1 += e[j]
+    for j in range(n):
+        square, cube = _powers(e[at, j])
+        t1 += e[at, j]
         t2 += square
         t3 += cube
-        fall += e[j] * (s[j] - extremum)
+        fall += e[at, j] * (scores[i, j] - extremum)
     return np.float64(t1), np.float64(t2), np.float64(t3), np.float64(fall)
 
 
 @inner
-def squares(e, out):
-    """Write e^2, above the denormal numbers."""
-    for j in range(e.shape[0]):
-        out[j], _ = _powers(e[j])
+def squares(e, at, n, to):
+    """Write e^2, above the denormal numbers, from row `at` into row `to` of `e`."""
+    for j in range(n):
+        e[to, j], _ = _powers(e[at, j])
 
 
 @reduction
-def dot(a, b):
-    """Return the sum of a b."""
+def dot(a, i, b, k):
+    """Return the product of row `i` of `a` and row `k` of `b`, of the length of a's rows."""
     total = a.dtype.type(0)
-    for j in range(a.shape[0]):
-        total += a[j] * b[j]
+    for j in range(a.shape[1]):
+        total += a[i, j] * b[k, j]
     return total
 
 
 @reduction
-def count_beyond(s, limit):
+def count_beyond(scores, i, n, limit):
     """Return how many scores have abs(s) >= limit."""
-    zero, one = s.dtype.type(0), s.dtype.type(1)
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)
     count = zero
-    for j in range(s.shape[0]):
-        count += one if abs(s[j]) >= limit else zero
+    for j in range(n):
+        count += one if abs(scores[i, j]) >= limit else zero
     return count
