@@ -60,7 +60,7 @@ def _draw_panel(axes: Axes, data: xr.Dataset, shown: list[str], title: str) -> N
 def _share_limits(panels: Any, times: xr.DataArray, bars: float) -> None:
     """Give all panels the same axes, so that bars can be compared; room for the words at the right."""
     low = 10 ** np.floor(np.log10(float(times.min()) / 1.5))
-    high = max(30 * float(times.max()), 1000 * float(times.sel(contestant=ENGINE).max()))  # its words are longer
+    high = max(30 * float(times.max()), 2500 * float(times.sel(contestant=ENGINE).max()))  # its words are longer
     powers = [10.0**k for k in range(round(np.log10(low)), int(np.log10(float(times.max()))) + 2)]
     words = [f"{x:g} µs" if x < 1e3 else f"{x / 1e3:g} ms" if x < 1e6 else f"{x / 1e6:g} s" for x in powers]
     for axes in panels:
