@@ -192,7 +192,9 @@ def measure(
     except InputError as error:
         for folder in absent:  # of wrong input nothing is left
             folder.rmdir()
-        raise InputError(f"{query} and {key}: {error}") from None
+        options = ("scale", "observables", "precision", "causal", "dims")
+        where = "--" if str(error).startswith(options) else f"{query} and {key}: "
+        raise InputError(f"{where}{error}") from None
     except KeyboardInterrupt:
         raise RunInterrupted(f"{name} was not finished, nothing was written to {path}") from None
     for warning in noticed:
@@ -242,13 +244,14 @@ def figures(
 def show(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A file, or a name under results.")],
     variables: Annotated[list[str] | None, typer.Argument(metavar="VARIABLE", help="All unless given.")] = None,
+    out: Out = RESULTS,
 ) -> None:
     """Print a dataset: estimates ± errors, and theory."""
     from rich.console import Console
 
     from sim.show import find_datasets, print_dataset
 
-    paths = find_datasets(dataset, RESULTS)
+    paths = find_datasets(dataset, out)
     # A pipe has no width: there a table takes what it needs.
     console = Console() if sys.stdout.isatty() else Console(width=240)
     for path in paths:
@@ -295,6 +298,13 @@ def _check_writable(path: Path) -> None:
         ) from error
 
 
+def _announce_compiling() -> None:
+    from sim.jit import is_cold
+
+    if is_cold():
+        print("compiling the kernels: half a minute, once for each precision", file=sys.stderr, flush=True)
+
+
 def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None:
     _check_writable(path)
     start = time.monotonic()
@@ -302,6 +312,8 @@ def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None
         from sim.dataset import write
         from sim.engine import run as simulate
         from sim.meter import Meter
+
+        _announce_compiling()
 
         with Meter(label) as meter:
             dataset = simulate(sweep, threads=threads, progress=meter, command=_command_line())

@@ -91,11 +91,13 @@ def jackknife(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def rate_error(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the standard error of a rate: 3 / trials where it is exactly 0 or 1, else the jackknife's.
+    """Return the standard error of a rate: 3 / trials where all groups have the same, else the jackknife's.
 
-    Three events in all is what a Poisson count of zero excludes at 95 %.
+    So it is where the rate is 0 or 1, or comes from rows alone that can be no other way: the first row of a causal
+    trial has one key, and is saturated. Three events in all is what a Poisson count of zero excludes at 95 %.
     """
     error = jackknife(values, sizes)
     if len(values) < 3:
         return error
-    return np.where((values[0] == 0) | (values[0] == 1), 3 / sizes.sum(), error)
+    is_same = (abs(values - values[0]) < 1e-12).all(axis=0)
+    return np.where(is_same, 3 / sizes.sum(), error)

@@ -10,7 +10,7 @@ from sim.jit import inner, kernel, reduction
 from sim.moments import MOMENT_FIELDS, scale_moments
 from sim.rows import effective_keys, frobenius_sq, sum_squares, trace, weight_entropy, weight_max
 from sim.sizes import SIZE_BINS, size_bin
-from sim.stream import OVERFLOWS
+from sim.stream import N_VALUES, OVERFLOWS
 
 __all__ = [
     "EFFECTIVE_KEYS",
@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 # The values of a row under one scale rule.
-WEIGHT_MAX, ENTROPY, EFFECTIVE_KEYS, SUM_SQUARES, FROBENIUS, FROBENIUS_SQ, TRACE, SPECTRAL, GRADIENT_QUERY_SQ = range(9)
+WEIGHT_MAX, ENTROPY, EFFECTIVE_KEYS, SUM_SQUARES, FROBENIUS, FROBENIUS_SQ, TRACE, SPECTRAL, GRADIENT_QUERY_SQ = range(
+    N_VALUES
+)
 
 _EXP_OVERFLOWS = tuple(math.log(value) for value in OVERFLOWS)
 

@@ -21,7 +21,7 @@ import numba
 
 from sim.provenance import kernel_digest
 
-__all__ = ["device", "inner", "kernel", "reduction"]
+__all__ = ["device", "inner", "is_cold", "kernel", "reduction"]
 
 _KEEP_DAYS = 30
 # Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
@@ -69,6 +69,11 @@ def _prefer_wide_vectors() -> None:
 
 if platform.machine() in ("x86_64", "AMD64"):
     _prefer_wide_vectors()
+
+
+def is_cold() -> bool:
+    """Return whether no kernel is in the cache yet."""
+    return next(Path(numba.config.CACHE_DIR).rglob("*.nbi"), None) is None
 
 
 def device(function: Callable[..., Any]) -> Any:

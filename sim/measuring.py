@@ -99,12 +99,6 @@ def measure(
     ------
     InputError
         If an array or an option is wrong.
-
-    Examples
-    --------
-    >>> found = measure(np.eye(4), np.eye(4), scale="sqrt_dk")
-    >>> float(found["score_max"][0])
-    0.5
     """
     start = time.perf_counter()
     heads = _heads(as_real(query, "query"), as_real(key, "key"), dims)
@@ -114,13 +108,7 @@ def measure(
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_threads()) as pool:
         columns = list(pool.map(lambda pair: _measure_head(pair[0], pair[1], made, tally_layout, sweep), heads.pairs()))
     dataset = _labelled(columns, heads, sweep)
-    if lost := int(dataset["overflowed_rows"].sum()):
-        warnings.warn(
-            f"{lost} of {heads.count * heads.n_queries} rows have a score beyond {_LARGEST[precision]:.2g}, what "
-            f"{precision} can take here; they are counted in overflowed_rows and left out of all else",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    _warn_of_lost_rows(int(dataset["overflowed_rows"].sum()), heads, precision)
     attributes = {
         "title": "queries and keys as given",
         **versions(),
@@ -129,6 +117,16 @@ def measure(
         "elapsed_seconds": round(time.perf_counter() - start, 3),
     }
     return dataset.assign_attrs(attributes)
+
+
+def _warn_of_lost_rows(lost: int, heads: _Heads, precision: str) -> None:
+    if lost:
+        warnings.warn(
+            f"{lost} of {heads.count * heads.n_queries} rows have a score beyond {_LARGEST[precision]:.2g}, what "
+            f"{precision} can take here; they are counted in overflowed_rows and left out of all else",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,8 @@ def _names(dims: Sequence[str] | None, count: int) -> tuple[str, ...]:
     usable = all(isinstance(name, str) and name and name.isprintable() and "/" not in name for name in names)
     if len(names) != count or not usable:
         raise InputError(
-            f"dims: got {show(dims)}; the arrays have {count} leading axes, give a name without / for each in a list"
+            f"dims: got {show(dims)}; the arrays have {count} leading {'axis' if count == 1 else 'axes'}, give a name "
+            f"without / for each in a list"
         )
     if again := repeated(names):
         raise InputError(f"dims has {again} twice: each axis needs a name of its own")

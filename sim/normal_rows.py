@@ -22,7 +22,15 @@ from threadpoolctl import threadpool_limits
 from sim.cell import Cell, Side
 from sim.row_integrals import RowIntegrals, row_integrals
 
-__all__ = ["NormLaw", "key_gradient_theory", "norm_law", "normal_rows", "row_limits", "row_theory"]
+__all__ = [
+    "NormLaw",
+    "key_gradient_theory",
+    "norm_law",
+    "normal_rows",
+    "query_gradient_limit",
+    "row_limits",
+    "row_theory",
+]
 
 Array = np.ndarray
 
@@ -199,6 +207,17 @@ def key_gradient_theory(cell: Cell, factor: float) -> float:
     frobenius_sq = normal_rows(abs(factor) * cell.key.std * law.norms, cell.n_keys)[3]
     mean = float((law.weights * law.norms**2 * frobenius_sq).sum())
     return factor**2 * cell.n_queries / cell.n_keys * mean
+
+
+def query_gradient_limit(cell: Cell, factor: float) -> float:
+    """Return the part of E ||dL/dq||^2 across the query, factor^2 std_k^2 (d - 1) E ||J||_F^2, of Gaussian keys.
+
+    A lower bound, from 32 elements on within 5 % in the root, and NaN below.
+    """
+    rows = row_theory(cell, factor)
+    if rows is None or cell.key.law.kind != "gaussian" or cell.d_k < 32:
+        return math.nan
+    return (factor * cell.key.std) ** 2 * (cell.d_k - 1) * rows.jacobian_frobenius_sq
 
 
 def row_limits(cell: Cell, factor: float) -> RowIntegrals:

@@ -136,14 +136,6 @@ def _gradient_query_median(tallies: Tallies, plan: Plan, levels: Sequence[float]
     return unit * values, unit * errors
 
 
-def _gradient_query_limit(plan: Plan) -> Values:
-    """Return the part of it across the query, for Gaussian keys: within 5 % from 32 elements on."""
-    cell = plan.cell
-    known = cell.key.law.kind == "gaussian" and cell.d_k >= 32
-    mean = (cell.d_k - 1) * plan.row_theory["jacobian_frobenius_sq"] if known else np.full(len(plan.factors), np.nan)
-    return abs(_factors(plan)) * cell.key.std * np.sqrt(mean)
-
-
 def _per_scale_theory(formula: Callable[[Plan, Values], Values]) -> Callable[[Plan], Values]:
     return lambda plan: formula(plan, _factors(plan))
 
@@ -338,7 +330,7 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="root mean square of the gradient by a query",
         definition="sqrt of the mean over queries of ||dL/dq||^2, averaged over standard normal g in L = sum g p",
         estimate=_root_mean("gradient_query_sq"),
-        limit=_gradient_query_limit,
+        limit=lambda plan: np.sqrt(plan.query_gradient_limit),
     ),
     "gradient_key": Observable(
         family="gradients",

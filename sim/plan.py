@@ -19,7 +19,7 @@ from sim.cell import Side as SideFields
 from sim.draw import LAW_CODES, Side
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
-from sim.normal_rows import key_gradient_theory, row_limits, row_theory
+from sim.normal_rows import key_gradient_theory, query_gradient_limit, row_limits, row_theory
 from sim.row_integrals import RowIntegrals
 from sim.scales import scale_factor
 from sim.sizes import SIZE_BINS
@@ -82,6 +82,11 @@ class Plan:
     def key_gradient_theory(self) -> np.ndarray:
         """Exact expectation of ||dL/dk||^2, of shape (scales,); NaN where there is none."""
         return np.array([key_gradient_theory(self.cell, factor) for factor in self.factors])
+
+    @property
+    def query_gradient_limit(self) -> np.ndarray:
+        """The part of the expectation of ||dL/dq||^2 across the query, of shape (scales,); NaN for short vectors."""
+        return np.array([query_gradient_limit(self.cell, factor) for factor in self.factors])
 
     @cached_property
     def row_limits(self) -> dict[str, np.ndarray]:

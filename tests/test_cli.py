@@ -52,7 +52,8 @@ def measured(trials: int = 100) -> xr.Dataset:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An engine that returns at once, and records what it was asked."""
+    """An engine that returns at once, and records what it was asked; it needs no kernels."""
+    monkeypatch.setattr("sim.jit.is_cold", lambda: False)
     calls: list[tuple[Any, dict[str, Any]]] = []
 
     def run(sweep: Any, **options: Any) -> xr.Dataset:
@@ -201,6 +202,11 @@ def test_a_failure_is_told_without_a_traceback(folder: Path, engine: SimpleNames
     result = sim("run", "one", "--experiments", folder)
     assert result.exit_code == 1
     assert result.stderr == "Failed: OSError: disk full (SIM_DEBUG=1 shows where)\n"
+
+
+def test_compiling_is_announced(folder: Path, engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.jit.is_cold", lambda: True)
+    assert "compiling the kernels" in sim("run", "one", "--experiments", folder).stderr
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RunInterrupted])
@@ -380,10 +386,10 @@ def test_a_sweep_may_not_have_the_name_of_an_experiment(folder: Path, engine: Si
         ("--name one", "--name = 'one' is an experiment's"),
         ("--name a/b", "--name = 'a/b' is not allowed"),
         ("--out file", "--out: 'file/measure' cannot be written"),
-        ("--dims layer,head", "q.npy and k.npz:k: dims: got ['layer', 'head']; the arrays have 1 leading axes"),
-        ("--scale=", "q.npy and k.npz:k: scale is empty"),
-        ("--scale softcap(cap=50)", "q.npy and k.npz:k: scale.kind = 'softcap' is not allowed: it must be one of none"),
-        ("--observables= --out a/b", "q.npy and k.npz:k: observables = '' is not allowed: it must be one of scores"),
+        ("--dims layer,head", "--dims: got ['layer', 'head']; the arrays have 1 leading axis"),
+        ("--scale=", "--scale is empty"),
+        ("--scale softcap(cap=50)", "--scale.kind = 'softcap' is not allowed: it must be one of none"),
+        ("--observables= --out a/b", "--observables = '' is not allowed: it must be one of scores"),
     ],
 )
 def test_measure_refuses_in_one_line_and_leaves_nothing(folder: Path, words: str, says: str) -> None:

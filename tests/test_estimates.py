@@ -61,6 +61,15 @@ def test_a_rate_of_0_or_1_has_the_error_three_over_trials():
     assert rate_error(values, sizes)[2] == jackknife(values, sizes)[2]
 
 
+def test_a_rate_without_chance_events_has_that_error_too():
+    """The first row of a causal trial sees one key: 1 of 8 rows is saturated and has no Jacobian, and no other is."""
+    sweep = sim.Sweep(d_k=4, n_tokens=8, trials=50, scale="dk", causal=True, threshold=[0.99], gradient_threshold=0.001)
+    found = sim.run(sweep)
+    for name in ("saturation_rate", "vanishing_rate"):
+        assert found[name].item() == 1 / 8
+        assert found[f"{name}_se"].item() == 3 / 50
+
+
 def test_blanks_where_the_design_says_so():
     one_group = sim.run(sim.Sweep(d_k=4, n_tokens=5, trials=3))
     assert one_group.groups == 1
