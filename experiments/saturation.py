@@ -107,11 +107,12 @@ def _draw_threshold(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
         entropy = normal_rows(ratio * np.sqrt(2 * np.log(n)), n)[1]
         axes.plot(ratio, entropy / np.log(n), color="#707070", lw=1, ls=dash)
     axes.plot(ratio, np.maximum(0, 1 - ratio**2), color="black", lw=1.4, ls="--")
-    for dataset in (datasets["d_k"], datasets["n_keys"].sel(n_keys=slice(16, None))):
+    for dataset, inside in ((datasets["d_k"], None), (datasets["n_keys"].sel(n_keys=slice(16, None)), "white")):
         at, share = over_threshold(dataset), dataset["weight_entropy"] / np.log(dataset["n_keys"])
         half = figures.half_width(dataset, "weight_entropy") / np.log(dataset["n_keys"])
         for index, rule in enumerate(("none", "sqrt_dk", "dk")):
-            shape = figures.look(index) | {"linestyle": "none", "ms": 5, "alpha": 0.85}
+            shape = figures.look(index) | {"linestyle": "none", "ms": 5}
+            shape["mfc"] = inside or shape["color"]
             x, y, yerr = (values.sel(scale=rule).values for values in (at, share, half))
             axes.errorbar(x, y, yerr=yerr, **shape)
     _doubling(axes, [1 / 16, 1 / 4, 1, 4, 16], "standard deviation σ of the scores / √(2 ln n)")
@@ -123,6 +124,7 @@ def _draw_threshold(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
     names = {"divided by $d_k$": (1 / 13, 0.925), "divided by √$d_k$": (0.13, 0.86), "not scaled": (0.29, 0.68)}
     for words, at in names.items():
         axes.annotate(words, at, (0, 0), **_TEXT)
+    axes.annotate("filled: over $d_k$\nhollow: over n", (1 / 12, 0.1), (0, 0), fontsize=9.5, **_TEXT)
     axes.set(xlim=(1 / 32, 16), ylim=(0, 1.04), ylabel="entropy of the weights / ln n")
     axes.set_title("What decides: σ against √(2 ln n)")
 
