@@ -14,7 +14,7 @@ import numpy as np
 from sim.draw import draw_side, padded
 from sim.finish import finish_block, finish_trial
 from sim.gradients import add_gradients, end_tile, new_keys, prepare_keys
-from sim.jit import inner, kernel
+from sim.jit import inner, kernel, part
 from sim.moments import forget
 from sim.philox import KEY, QUERY
 from sim.spectrum import MAX_PASSES, add_pass, begin_pass, end_pass, new_secular
@@ -50,7 +50,7 @@ class Work(NamedTuple):
     scores: np.ndarray  # real (QUERY_TILE * TILE,)
 
 
-@kernel
+@part
 def _new_work(geometry, measures, keep_values):
     height, width, tile_rows = padded(geometry.d_k), min(TILE, geometry.n_keys), min(QUERY_TILE, geometry.n_queries)
     at, n_queries, real = measures.offsets, geometry.n_queries, measures.exponents.dtype
@@ -95,7 +95,7 @@ def _find_norms(tile, d_k, norms):
             norms[t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
 
 
-@kernel
+@part
 def _draw_queries(trial, query, geometry, work):
     height = padded(geometry.d_k)
     for i in range(0, geometry.n_queries, QUERY_TILE):
@@ -106,7 +106,7 @@ def _draw_queries(trial, query, geometry, work):
             _find_norms(tile, geometry.d_k, work.query_norms[i : i + width])
 
 
-@kernel
+@part
 def _add_keys(number, j, n, geometry, visible, work, measures, tally, bins):
     """Take the keys j ... j + n - 1, which are drawn, through all tiles of queries, in pass `number`."""
     d_k, height, rows = geometry.d_k, padded(geometry.d_k), work.rows
@@ -136,7 +136,7 @@ def _add_keys(number, j, n, geometry, visible, work, measures, tally, bins):
         merge_ends(rows, i, n_rows, j == 0)
 
 
-@kernel
+@part
 def _run_trial(trial, query, key, geometry, visible, work, measures, tally, bins, stop):
     """Draw one trial and add it to `tally`; returns early, with the tally unfinished, once `stop` is set."""
     height = padded(geometry.d_k)

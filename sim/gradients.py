@@ -7,8 +7,9 @@ m = sum p k (theory.md). Written with e, T1, T2 and A of :mod:`sim.rows`, l the 
     A m = l + U      A (m - l) = U - T1 l      sum = (||m - l||^2 + W - 2 m.V + T2 ||m||^2) / A^2,
 
 it cancels no more than the differences of the keys do: they are taken relative to a point amid those of the first tile,
-as a shift of all keys changes no gradient. Where the keys that share a row's weight lie closer together by far than the
-others, it errs by some 40 roundings of ||k||^2 (given vectors are measured in float64, where that is 1e-14).
+as a shift of all keys changes no gradient. Where the keys that share a row's weight are nearly the same, as those of
+short vectors of signs are, little is left of the terms: then a row of one tile is summed anew from the keys'
+differences, and one of several tiles errs by some 40 roundings of ||k||^2.
 
 U and V of a tile of rows are one matrix product. Where a row has one tile and its keys are fewer than their length
 asks for, their Gram matrix G takes the place of the keys:
@@ -129,6 +130,38 @@ def _value(away, mean_sq, along, w, t1, t2):
 
 
 @inner
+def _is_lost(value, mean_sq, w, t1, t2):
+    # whether less than a hundredth of the terms is left of their sum
+    a = 1.0 + t1
+    return value * a * a < 0.01 * (w + t2 * mean_sq)
+
+
+@reduction
+def _moments(stack, i, j, relative, e, at, n):
+    """Return the sums of w x, w^2 x and w^2 x^2 over a row's keys, x the element `e` less that of the key `at`."""
+    zero = stack.dtype.type(0)
+    first, second, third = zero, zero, zero
+    for t in range(n):
+        x = relative[e, t] - relative[e, at]
+        first += stack[i, t] * x
+        second += stack[j, t] * x
+        third += stack[j, t] * (x * x)
+    return np.float64(first), np.float64(second), np.float64(third)
+
+
+@inner
+def _directly(stack, i, j, relative, at, t1, t2):
+    """Return the value of a row of one tile from the differences of its keys to the largest, element by element."""
+    a = 1.0 + t1
+    total = 0.0
+    for e in range(relative.shape[0]):
+        first, second, third = _moments(stack, i, j, relative, e, at, relative.shape[1])
+        mean = first / a
+        total += mean * mean + (third - 2.0 * mean * second + t2 * mean * mean)
+    return max(total, 0.0) / (a * a)
+
+
+@inner
 def _set_row(i, product, us, vs):
     height = product.shape[0] // 2
     for e in range(product.shape[1]):
@@ -148,7 +181,7 @@ def _join_row(i, r, s, product, joins, at, us, vs):
 
 
 @kernel
-def _from_gram(stack, gram, product, norms, places, t1s, t2s, out):
+def _from_gram(stack, gram, relative, product, norms, places, t1s, t2s, out):
     """Write every row's value, from its exponentials and their squares, which are the lower half of `stack`."""
     height = product.shape[0]
     np.dot(stack[:height], gram, product)
@@ -158,11 +191,14 @@ def _from_gram(stack, gram, product, norms, places, t1s, t2s, out):
         along = np.float64(dot(stack, j, product, i)) + np.float64(dot(stack, j, gram, place))
         a, beside = 1.0 + t1, np.float64(product[i, place])
         away, mean_sq = within - 2.0 * t1 * beside + t1 * t1 * norm, (norm + 2.0 * beside + within) / (a * a)
-        out[i] = _value(away, mean_sq, along / a, np.float64(dot(stack, j, norms, 0)), t1, t2)
+        w = np.float64(dot(stack, j, norms, 0))
+        out[i] = _value(away, mean_sq, along / a, w, t1, t2)
+        if _is_lost(out[i], mean_sq, w, t1, t2):
+            out[i] = _directly(stack, i, j, relative, place, t1, t2)
 
 
 @kernel
-def _from_keys(stack, by_token, product, norms, places, t1s, t2s, out):
+def _from_keys(stack, by_token, relative, product, norms, places, t1s, t2s, out):
     """Write every row's value where the rows have no other tile."""
     real = stack.dtype.type
     height = product.shape[0] // 2
@@ -170,7 +206,10 @@ def _from_keys(stack, by_token, product, norms, places, t1s, t2s, out):
     for i in range(out.shape[0]):
         t1, j = t1s[i], height + i
         away, mean_sq, along = _spread(product, i, product, j, by_token, places[i], real(t1), real(1.0 + t1))
-        out[i] = _value(away, mean_sq, along, np.float64(dot(stack, j, norms, 0)), t1, t2s[i])
+        w = np.float64(dot(stack, j, norms, 0))
+        out[i] = _value(away, mean_sq, along, w, t1, t2s[i])
+        if _is_lost(out[i], mean_sq, w, t1, t2s[i]):
+            out[i] = _directly(stack, i, j, relative, places[i], t1, t2s[i])
 
 
 @kernel
@@ -228,16 +267,16 @@ def add_gradients(k, first, n_rows, n, is_first, is_last, rows, factor, work):
     """
     height, d, last = rows.tile_keys.shape[0], work.shift.shape[0], first + n_rows
     by_token = work.by_token[: n * d if work.gram.shape[0] == 0 else 0].reshape(-1, d)
-    stack = rows.exponentials[: 2 * height * n].reshape(2 * height, n)
+    stack, relative = rows.exponentials[: 2 * height * n].reshape(2 * height, n), work.relative[: d * n].reshape(d, n)
     keys, norms = rows.tile_keys[:n_rows], work.norms[:n].reshape(1, n)
     t1s, t2s, out = rows.sums[k, 0, first:last], rows.sums[k, 1, first:last], rows.gradients[k, first:last]
     end = 1 if factor >= 0.0 else 0
     places = rows.tile_places[end]
     if work.gram.shape[0] > 0:
         product = work.product[: height * n].reshape(height, n)
-        _from_gram(stack, work.gram.reshape(n, n), product, norms, places, t1s, t2s, out)
+        _from_gram(stack, work.gram.reshape(n, n), relative, product, norms, places, t1s, t2s, out)
     elif work.largest.shape[1] == 0:
-        _from_keys(stack, by_token, work.product.reshape(2 * height, d), norms, places, t1s, t2s, out)
+        _from_keys(stack, by_token, relative, work.product.reshape(2 * height, d), norms, places, t1s, t2s, out)
     else:
         for i in range(n_rows):
             rise = factor * (rows.tile_ends[end, i] - rows.ends[end, first + i])

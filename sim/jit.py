@@ -21,7 +21,7 @@ import numba
 
 from sim.provenance import kernel_digest
 
-__all__ = ["device", "inner", "is_cold", "kernel", "reduction"]
+__all__ = ["device", "inner", "is_cold", "kernel", "part", "reduction"]
 
 _KEEP_DAYS = 30
 # Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
@@ -93,6 +93,14 @@ def reduction(function: Callable[..., Any]) -> Any:
     choice, which could change from one compilation to the next, and with it the last bit.
     """
     return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"})(function)
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """A part of a kernel that has but one caller: compiled in it, not on its own and then once more with it.
+
+    LLVM optimises all that a function calls along with it, so every level of calls costs the time of all below.
+    """
+    return numba.njit(inline="always", error_model="numpy")(function)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
