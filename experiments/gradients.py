@@ -107,16 +107,14 @@ def _draw_vanishing(axes: Axes, dataset: Dataset) -> None:
     rate = "vanishing_rate"
     for scale, threshold, first in (("none", 0.01, 0), ("none", 0.001, 5), ("sqrt_dk", 0.01, 1)):
         chosen: dict[str, Any] = {"scale": scale, "gradient_threshold": threshold}
-        figures.points(axes, dataset, rate, first=first, theory=False, **chosen)
-        shape = figures.look(first)
-        axes.plot(dataset["d_k"], dataset[rate].sel(chosen), color=shape["color"], ls=shape["linestyle"], alpha=0.4)
+        figures.points(axes, dataset, rate, first=first, theory=False, joined=True, **chosen)
     for threshold, d_k, aside in ((0.01, 128, (-46, 18)), (0.001, 512, (8, -42))):
         value = dataset[rate].sel(d_k=d_k, scale="none", gradient_threshold=threshold).item()
         axes.annotate(f"not scaled:\n‖J‖$_F$ < {threshold}", (d_k, value), aside, **_TEXT)
     axes.annotate("divided by √$d_k$: none < 0.01", (64, 0), (0, -14), **_TEXT)
     _lengths(axes, dataset)
-    axes.set(ylabel="rows with a vanishing Jacobian  (%)", ylim=(-0.09, 1))
-    axes.set_yticks(np.linspace(0, 1, 6), ["0", "20", "40", "60", "80", "100"])
+    axes.set_ylabel("rows with a vanishing Jacobian  (%)")
+    figures.percent(axes)
     axes.set_title("Ever more rows have next to none")
 
 

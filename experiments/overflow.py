@@ -157,8 +157,7 @@ def figure(datasets: Mapping[str, Dataset]) -> Figure:
     _draw_lengths(axes[0], datasets["d_k"])
     _draw_stds(axes[1], datasets["std"])
     for one in axes:
-        one.set_ylim(-0.1, 1.15)
-        one.set_yticks(np.linspace(0, 1, 6), ["0", "20", "40", "60", "80", "100"])
+        figures.percent(one, -0.1, 1.15)
     title = (
         "The scale keeps exp finite while elements are small; large ones overflow float16 before any scale is applied"
     )

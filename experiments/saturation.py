@@ -67,16 +67,14 @@ def _draw_rates(axes: Axes, dataset: Dataset) -> None:
     rate = "saturation_rate"
     for scale, threshold, first in (("none", 0.9, 0), ("none", 0.99, 5), ("sqrt_dk", 0.9, 1)):
         chosen: dict[str, Any] = {"scale": scale, "threshold": threshold}
-        figures.points(axes, dataset, rate, first=first, theory=False, **chosen)
-        shape = figures.look(first)
-        axes.plot(dataset["d_k"], dataset[rate].sel(chosen), color=shape["color"], ls=shape["linestyle"], alpha=0.4)
+        figures.points(axes, dataset, rate, first=first, theory=False, joined=True, **chosen)
     for threshold, d_k, aside in ((0.9, 64, (-52, 14)), (0.99, 256, (34, -24))):
         value = dataset[rate].sel(d_k=d_k, scale="none", threshold=threshold).item()
         axes.annotate(f"not scaled:\none key ≥ {threshold}", (d_k, value), aside, **_TEXT)
     axes.annotate("divided by √$d_k$: next to none ≥ 0.9", (64, 0), (0, -14), **_TEXT)
     _doubling(axes, dataset["d_k"].values, "vector length $d_k$")
-    axes.set(ylabel="saturated rows  (%)", ylim=(-0.09, 1))
-    axes.set_yticks(np.linspace(0, 1, 6), ["0", "20", "40", "60", "80", "100"])
+    axes.set_ylabel("saturated rows  (%)")
+    figures.percent(axes)
     axes.set_title(f"{dataset['n_keys'].item()} keys: only unscaled rows saturate")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from xarray import DataArray, Dataset
 
-__all__ = ["PALETTE", "half_width", "look", "new", "points", "save", "stamp", "style"]
+__all__ = ["PALETTE", "half_width", "look", "new", "percent", "points", "save", "stamp", "style"]
 
 # Okabe and Ito's colours (2008), ordered so that neighbours differ in lightness as well as in hue.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
@@ -132,6 +132,7 @@ def points(
     first: int = 0,
     label: str | None = None,
     theory: bool = True,
+    joined: bool = False,
     **chosen: Any,
 ) -> None:
     """Draw measured points with their 95 % intervals over the curve of theory.
@@ -154,6 +155,8 @@ def points(
         Of a single series; the series of `by` are labelled by their values.
     theory : bool
         Whether to draw the curve, which has no label: its colour is the points'.
+    joined : bool
+        Whether to join the points by a pale line, for the eye, where there is no theory.
     **chosen
         The value of every other dimension.
 
@@ -172,10 +175,18 @@ def points(
         dash = shape.pop("linestyle")
         error = half_width(part, variable).values if f"{variable}_se" in part else None
         axes.errorbar(values[x].values, values.values, yerr=error, label=name, linestyle="none", zorder=3, **shape)
+        if joined:
+            axes.plot(values[x].values, values.values, color=shape["color"], linestyle=dash, alpha=0.4)
         if theory and f"{variable}_theory" in part:
             axes.plot(
                 values[x].values, part[f"{variable}_theory"].values, color=shape["color"], linestyle=dash, alpha=0.7
             )
+
+
+def percent(axes: Axes, low: float = -0.09, high: float = 1.0) -> None:
+    """Mark a vertical axis of shares from 0 to 100 per cent, with room for words below and above."""
+    axes.set_ylim(low, high)
+    axes.set_yticks(np.linspace(0, 1, 6), ["0", "20", "40", "60", "80", "100"])
 
 
 def _range(values: Any) -> str:
