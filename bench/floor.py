@@ -15,29 +15,23 @@ import scipy.linalg  # noqa: F401  (loads the BLAS that compiled code calls)
 from threadpoolctl import threadpool_limits
 
 from bench.work import SEED, Row, factors
-from sim.elementary import LOG2_E, exp2_32, larger
+from sim.block import product
+from sim.draw import fill_words
+from sim.elementary import LOG2_E
 from sim.jit import inner, kernel
 from sim.laws import LAWS
-from sim.philox import QUERY, philox4x32
+from sim.philox import QUERY
+from sim.tiles import exponentials
 
 __all__ = ["PARTS", "one_thread", "seconds", "steps"]
 
 PARTS = ("words", "normals", "product", "exp")
 
 _ROWS, _KEYS = 128, 512  # a tile of scores is then 256 kB, within the L2 cache
-_DIRECT_ROWS = 4  # up to so many queries a plain loop beats BLAS
-_LOWEST = np.float32(-125)  # below, 2^y leaves the range of float32
 _ZERO32 = np.float32(0)
 _PHILOX_KEY = (np.uint32(SEED), np.uint32(0))
 
 _gaussian = LAWS["gaussian"].float32
-
-
-@inner
-def _words(words, element, trial):
-    for t in range(words.shape[1]):
-        counter = (element, np.uint32(t), trial, QUERY)
-        words[0, t], words[1, t], words[2, t], words[3, t] = philox4x32(counter, _PHILOX_KEY)
 
 
 @inner
@@ -47,31 +41,13 @@ def _normals(words, out):
         out[0, t], out[1, t], out[2, t], out[3, t] = _gaussian(a, b, c, d, _ZERO32)
 
 
-@inner
-def _direct_product(queries, keys, scores):
-    for i in range(scores.shape[0]):
-        for j in range(scores.shape[1]):
-            scores[i, j] = _ZERO32
-        for e in range(queries.shape[0]):
-            q = queries[e, i]
-            for j in range(scores.shape[1]):
-                scores[i, j] += q * keys[e, j]
-
-
-@inner
-def _exp_pass(s, top, factor, out):
-    # the factor brings exp to base 2
-    for j in range(s.shape[0]):
-        out[j] = exp2_32(larger(factor * (s[j] - top), _LOWEST))
-
-
 @kernel
 def draw_words(trials, tiles, quads, words):
     """Draw the words of `trials` trials: `tiles` tiles of tokens, `quads` counters a token."""
     for trial in range(trials):
         for _ in range(tiles):
             for e in range(quads):
-                _words(words, np.uint32(e), np.uint32(trial))
+                fill_words(words, np.uint32(e), 0, np.uint32(trial), QUERY, _PHILOX_KEY)
 
 
 @kernel
@@ -86,19 +62,16 @@ def make_normals(trials, tiles, quads, words, out):
 def multiply(trials, tiles, queries, keys, scores):
     """Multiply tiles of queries and keys, both (d_k, tokens)."""
     for _ in range(trials * tiles):
-        if scores.shape[0] <= _DIRECT_ROWS:
-            _direct_product(queries, keys, scores)
-        else:
-            np.dot(queries.T, keys, scores)
+        product(queries, keys, scores)
 
 
 @kernel
-def exponentials(trials, tiles, scores, tops, scales, out):
+def exponential_passes(trials, tiles, scores, tops, scales, out):
     """Do one pass of exp over tiles of raw scores for each scale rule."""
     for _ in range(trials * tiles):
         for i in range(scores.shape[0]):
             for k in range(scales.shape[0]):
-                _exp_pass(scores[i], tops[i], scales[k], out)
+                exponentials(scores, i, scores.shape[1], tops[i], scales[k], out, 0)
 
 
 def steps(row: Row) -> dict[str, Callable[[int], None]]:
@@ -113,13 +86,13 @@ def steps(row: Row) -> dict[str, Callable[[int], None]]:
     queries = rng.standard_normal((row.d_k, n_rows), np.float32)
     keys = rng.standard_normal((row.d_k, n_keys), np.float32)
     scores = queries.T @ keys
-    room, out = np.empty_like(scores), np.empty(n_keys, np.float32)
+    room, out = np.empty_like(scores), np.empty((1, n_keys), np.float32)
     tops, scales = scores.max(axis=1), np.float32(LOG2_E) * np.array(factors(row.d_k), np.float32)
     return {
         "words": lambda trials: draw_words(trials, token_tiles, quads, words.copy()),
         "normals": lambda trials: make_normals(trials, token_tiles, quads, words, vectors),
         "product": lambda trials: multiply(trials, score_tiles, queries, keys, room),
-        "exp": lambda trials: exponentials(trials, score_tiles, scores, tops, scales, out),
+        "exp": lambda trials: exponential_passes(trials, score_tiles, scores, tops, scales, out),
     }
 
 

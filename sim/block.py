@@ -21,7 +21,7 @@ from sim.spectrum import MAX_PASSES, add_pass, begin_pass, end_pass, new_secular
 from sim.stream import add_tile, add_weights, merge_ends, needs_weights, new_rows
 from sim.tiles import TILE
 
-__all__ = ["Geometry", "run_blocks"]
+__all__ = ["Geometry", "product", "run_blocks"]
 
 QUERY_TILE = 128  # rows of raw scores at a time: at most 256 kB in float32, within the L2 cache
 DIRECT_ROWS = 4  # up to so many queries a plain loop beats BLAS, which spends its time packing K
@@ -78,7 +78,7 @@ def _direct_product(queries, keys, scores):
 
 
 @kernel
-def _product(queries, keys, scores):
+def product(queries, keys, scores):
     """Write queries^T keys; both are (d_k, tokens) and contiguous."""
     if scores.shape[0] <= DIRECT_ROWS:
         _direct_product(queries, keys, scores)
@@ -120,7 +120,7 @@ def _add_keys(number, j, n, geometry, visible, work, measures, tally, bins):
             continue
         queries = work.queries[height * i : height * i + d_k * n_rows].reshape(d_k, n_rows)
         scores = work.scores[: n_rows * n].reshape(n_rows, n)
-        _product(queries, keys, scores)
+        product(queries, keys, scores)
         if number > 0:
             add_pass(number, scores, i, j, visible, rows, measures, work.secular)
             continue

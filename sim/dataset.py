@@ -24,7 +24,17 @@ from sim.provenance import PACKAGE, code_digest
 from sim.sweep import Sweep
 from sim.tally import Layout, Node
 
-__all__ = ["SCHEMA_VERSION", "Collector", "describe", "is_current", "provenance", "read", "versions", "write"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Collector",
+    "describe",
+    "dimension_labels",
+    "is_current",
+    "provenance",
+    "read",
+    "versions",
+    "write",
+]
 
 SCHEMA_VERSION = 2
 
@@ -81,11 +91,8 @@ class Collector:
         coords |= sweep.coordinates
         if "n_tokens" in coords:  # both counts are there for readers of any sweep
             coords["n_queries"] = coords["n_keys"] = coords["n_tokens"]
-        coords["scale"] = ("scale", list(sweep.scale_labels))
-        used = {dim for dims, *_ in variables.values() for dim in dims}
-        labels: dict[str, Sequence[Any]] = {"sigma": SIGMAS, "dtype": OVERFLOW_TYPES}
-        labels |= {name: getattr(sweep, name) for name in ("threshold", "gradient_threshold", "quantile")}
-        coords |= {name: (name, list(values)) for name, values in labels.items() if name in used}
+        used = {dim for dims, *_ in variables.values() for dim in dims} | {"scale"}
+        coords |= {name: (name, list(values)) for name, values in dimension_labels(sweep).items() if name in used}
         return xr.Dataset(variables, coords, attributes)
 
     def _tally_variables(self, axes: tuple[str, ...]) -> dict[str, Any]:
@@ -152,6 +159,18 @@ class _Stored:
         occupied = np.flatnonzero(node.bins)
         steps = np.diff(occupied, prepend=0).astype(np.int32)
         return cls(node.first, node.blocks, node.tally, steps, node.bins[occupied])
+
+
+def dimension_labels(sweep: Sweep) -> dict[str, Sequence[Any]]:
+    """Return the coordinate values of the dimensions that come after a sweep's axes."""
+    return {
+        "scale": sweep.scale_labels,
+        "sigma": SIGMAS,
+        "dtype": OVERFLOW_TYPES,
+        "threshold": sweep.threshold,
+        "gradient_threshold": sweep.gradient_threshold,
+        "quantile": sweep.quantile,
+    }
 
 
 _BOOKKEEPING = {

@@ -17,7 +17,7 @@ from sim.jit import inner, kernel
 from sim.laws import LAWS
 from sim.philox import philox4x32
 
-__all__ = ["GIVEN", "LAW_CODES", "Side", "draw_side", "padded"]
+__all__ = ["GIVEN", "LAW_CODES", "Side", "draw_side", "fill_words", "padded"]
 
 LAW_CODES = {name: code for code, name in enumerate(LAWS)}
 GIVEN = -1  # in the place of a law's code: the vectors are not drawn, they are there
@@ -53,7 +53,8 @@ def _fill(law, out, first, trial, tensor, key, mean, std, shape):
 
 
 @inner
-def _fill_words(words, element, first, trial, tensor, key):
+def fill_words(words, element, first, trial, tensor, key):
+    """Write the four words of each token's counter `element` into `words`, of shape (4, tokens)."""
     for t in range(words.shape[1]):
         counter = (element, np.uint32(first + t), trial, tensor)
         words[0, t], words[1, t], words[2, t], words[3, t] = philox4x32(counter, key)
@@ -68,7 +69,7 @@ def _filler(law):
         # (a normal 1.75 ns, so 1.31, AVX2).
         words = np.empty((4, out.shape[1]), np.uint32)
         for e in range(out.shape[0] // 4):
-            _fill_words(words, np.uint32(e), first, trial, tensor, key)
+            fill_words(words, np.uint32(e), first, trial, tensor, key)
             for t in range(out.shape[1]):
                 a, b, c, d = law(words[0, t], words[1, t], words[2, t], words[3, t], shape)
                 out[4 * e, t] = mean + std * a

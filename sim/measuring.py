@@ -21,13 +21,13 @@ from threadpoolctl import threadpool_limits
 from sim.arrays import as_real
 from sim.cell import visible_keys
 from sim.cpu import available_threads, blas_name
-from sim.dataset import describe, versions
+from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
 from sim.finish import FROBENIUS, GRADIENT_QUERY_SQ
 from sim.given import Given, run_given
 from sim.observables import OBSERVABLES
-from sim.plan import HISTOGRAM_WIDTHS, OVERFLOW_TYPES, SIGMAS, Plan, layout, plan
+from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
 from sim.quantiles import scaled_edges
 from sim.reading import canonical, repeated, show
 from sim.sweep import Sweep
@@ -73,8 +73,7 @@ def measure(
     query : array (..., heads, n_queries, d_k)
         float16, bfloat16, float32, float64 or integers, all finite. Leading axes become dimensions.
     key : array (..., key heads, n_keys, d_k)
-        With the same leading axes. Fewer key heads than query heads are repeated when they divide (grouped
-        queries): query head h then meets key head h // (heads / key heads).
+        With the same leading axes; fewer heads are repeated: query head h meets key head h // (heads / key heads).
     scale : name, table, number, or a list of them
         As in :class:`sim.Sweep`.
     dims : sequence of str, optional
@@ -91,9 +90,8 @@ def measure(
     Returns
     -------
     xarray.Dataset
-        The observables along the leading axes and `scale`, without `_se`, `_theory` or `trials`.
-        ``overflowed_rows`` counts the rows with a score beyond what `precision` can take, 1e25 in float32 and 1e70
-        in float64; they are left out of all else, and a RuntimeWarning says so.
+        The observables along the leading axes and `scale`, without `_se`, `_theory` or `trials`. Rows with a score
+        beyond 1e25 (float32) or 1e70 (float64) are counted in ``overflowed_rows``, left out, and warned of.
 
     Raises
     ------
@@ -258,8 +256,7 @@ class _Scores:
         low, median, high = np.quantile(self.first, [0.25, 0.5, 0.75]) if len(self.first) else (0.0, 0.0, 0.0)
         half = HISTOGRAM_WIDTHS * ((high - low) or self.std or max(1.0, abs(median)))
         half = max(half, _SMALLEST_HALF[self.key.dtype.name], bins * float(np.finfo(self.key.dtype).eps) * abs(median))
-        left = half / 2**17  # as in sim.plan: the median is a score, and rounding would decide on which side of an edge
-        return np.linspace(median - half, median + half, bins + 1) - left
+        return edges_around(median, half, bins)
 
 
 def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sweep: Sweep) -> dict[str, Array]:
@@ -270,13 +267,12 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
     is_kept = ~scores.is_lost
     columns: dict[str, Any] = {"overflowed_rows": np.int64(scores.is_lost.sum())}
     edges = made.edges if sweep.histogram else scores.edges(len(made.edges) - 1)
-    real, per_width = np.dtype(cell.precision), (len(edges) - 1) / (edges[-1] - edges[0])
     # What lies at a whole number of standard deviations counts, as both of two scores do, whatever rounding says.
-    slack = min(32 * float(np.finfo(real).eps) * (scores.std + abs(scores.mean)), 0.01 * scores.std)
+    slack = min(rounding(scores.mean, scores.std, cell.precision), 0.01 * scores.std)
     measures = made.measures._replace(
-        window=np.array([scores.mean, *(sigma * scores.std + slack for sigma in SIGMAS)], real),
+        window=np.array([scores.mean, *(sigma * scores.std + slack for sigma in SIGMAS)], cell.precision),
         unit=2.0 ** min(-round(np.log2(scores.std)), 120) if scores.std > 0 else 1.0,  # a float32 holds 2^120
-        histogram=np.array([edges[0], per_width], real),
+        histogram=bin_grid(edges, cell.precision),
     )
     rows = int(is_kept.sum())
     head = replace(
@@ -327,19 +323,8 @@ _EXACT: dict[str, Callable[[Given, _Scores, Plan, Sweep], Array]] = {
 }
 
 
-def _coordinates(sweep: Sweep) -> dict[str, Sequence[Any]]:
-    return {
-        "scale": sweep.scale_labels,
-        "threshold": sweep.threshold,
-        "gradient_threshold": sweep.gradient_threshold,
-        "quantile": sweep.quantile,
-        "sigma": SIGMAS,
-        "dtype": OVERFLOW_TYPES,
-    }
-
-
 def _shape(name: str, sweep: Sweep, edges: Array) -> tuple[int, ...]:
-    sizes = {dim: len(values) for dim, values in _coordinates(sweep).items()} | {"bin": len(edges) + 1}
+    sizes = {dim: len(values) for dim, values in dimension_labels(sweep).items()} | {"bin": len(edges) + 1}
     return tuple(sizes[dim] for dim in describe(name)[0])
 
 
@@ -360,7 +345,7 @@ def _labelled(columns: Sequence[Mapping[str, Array]], heads: _Heads, sweep: Swee
             variables[name] = ((*heads.dims, *own), values.reshape((*heads.shape, *values.shape[1:])), attrs)
     used = {dim for dims, *_ in variables.values() for dim in dims}
     coords: dict[str, Any] = {
-        name: (name, list(values)) for name, values in _coordinates(sweep).items() if name in used
+        name: (name, list(values)) for name, values in dimension_labels(sweep).items() if name in used
     }
     coords |= {name: canonical(getattr(sweep.cells[0], name)) for name in _COUNTS}
     return xr.Dataset(variables, coords)

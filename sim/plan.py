@@ -28,7 +28,7 @@ from sim.sweep import Sweep
 from sim.tally import Layout
 from sim.theory import ScoreTheory, score_theory
 
-__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "layout", "plan"]
+__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "bin_grid", "edges_around", "layout", "plan", "rounding"]
 
 SIGMAS = (1, 2, 3)
 OVERFLOW_TYPES = ("float16", "float32")  # of sim.stream.OVERFLOWS
@@ -158,10 +158,26 @@ def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
     if sweep.histogram:
         return np.linspace(sweep.histogram.low, sweep.histogram.high, sweep.histogram.bins + 1)
     half = HISTOGRAM_WIDTHS * (theory.std or max(1.0, abs(theory.mean)))  # a constant score: any width will do
-    # A little to the left: on a lattice the mean and whole standard deviations are values that scores
-    # take, and rounding would decide on which side of an edge.
-    left = half / 2**17
-    return np.linspace(theory.mean - half, theory.mean + half, HISTOGRAM_BINS + 1) - left
+    return edges_around(theory.mean, half, HISTOGRAM_BINS)
+
+
+def edges_around(center: float, half: float, bins: int) -> np.ndarray:
+    """Return the edges of `bins` equal bins over center ± half, a little to the left.
+
+    The center, or on a lattice whole standard deviations from it, are values that scores take: rounding would decide
+    on which side of an edge.
+    """
+    return np.linspace(center - half, center + half, bins + 1) - half / 2**17
+
+
+def bin_grid(edges: np.ndarray, precision: np.dtype | str) -> np.ndarray:
+    """Return the lower edge of the first bin, and bins per unit of raw score: ``Measures.histogram``."""
+    return np.array([edges[0], (len(edges) - 1) / (edges[-1] - edges[0])], precision)
+
+
+def rounding(mean: float, std: float, precision: np.dtype | str) -> float:
+    """Return what a dot product's rounding may do to a score of this mean and standard deviation."""
+    return 32 * float(np.finfo(precision).eps) * (std + abs(mean))
 
 
 def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
@@ -171,7 +187,7 @@ def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
     limit is wider by what a dot product's rounding may do.
     """
     is_discrete = LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
-    slack = 32 * float(np.finfo(cell.precision).eps) * (theory.std + abs(theory.mean)) if is_discrete else 0.0
+    slack = rounding(theory.mean, theory.std, cell.precision) if is_discrete else 0.0
     if slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
         return np.full(1 + len(SIGMAS), np.nan)
     return np.array([theory.mean, *(sigma * theory.std + slack for sigma in SIGMAS)])
@@ -181,7 +197,6 @@ def _measures(
     sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, factors: tuple[float, ...], edges: np.ndarray
 ) -> Measures:
     real = np.dtype(cell.precision)
-    per_width = (len(edges) - 1) / (edges[-1] - edges[0])
     return Measures(
         offsets=layout.offsets,
         factors=np.array(factors),
@@ -190,7 +205,7 @@ def _measures(
         gradient_thresholds=np.array(sweep.gradient_threshold),
         window=_window(cell, theory).astype(real),
         unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
-        histogram=np.array([edges[0], per_width], real),
+        histogram=bin_grid(edges, real),
         bins=len(edges) + 1,
         gradient_unit=_gradient_unit(cell),
     )
