@@ -16,7 +16,7 @@ import numpy as np
 from sim.covariances import DENSE, aligned
 from sim.sources import Source, Vector, dot_covariance, dot_mean
 
-__all__ = ["Blocks", "Cumulants", "bilinear", "blocks_of", "dot_cumulants", "quadratic"]
+__all__ = ["Blocks", "Cumulants", "bilinear", "blocks_of", "dot_cumulants", "merged", "quadratic", "square_moments"]
 
 Array = np.ndarray
 
@@ -101,7 +101,7 @@ def merged(vector: Vector) -> Vector:
             v2=1 + sum(share**4 * (part.v2 - 1) for share, part in shares),
             k3=sum(share**3 * part.k3 for share, part in shares),
             k4=sum(share**4 * part.k4 for share, part in shares),
-            is_gaussian=all(part.is_gaussian for _, part in shares),
+            is_normal=all(part.is_normal for _, part in shares),
         )
         weights[names[0]] = size
     return Vector(vector.width, vector.mean, sources, weights)
@@ -208,13 +208,16 @@ def quadratic(x: Blocks, y: Blocks) -> Cumulants:
     kappa_r = 2^(r-1) (r-1)! [tr (AV)^r + r m'(AV)^(r-1) A m].
     """
     px, py, cross = _second_moments(x, y)
-    av = np.concatenate(
-        [
-            np.concatenate([_transposed(cross), py], axis=-1),
-            np.concatenate([px, cross], axis=-1),
-        ],
-        axis=-2,
-    ) / 2
+    av = (
+        np.concatenate(
+            [
+                np.concatenate([_transposed(cross), py], axis=-1),
+                np.concatenate([px, cross], axis=-1),
+            ],
+            axis=-2,
+        )
+        / 2
+    )
     means = np.concatenate(np.broadcast_arrays(x.means, y.means), axis=-1)
     swapped = np.concatenate(np.broadcast_arrays(y.means, x.means), axis=-1) / 2  # A m
     square = av @ av
@@ -286,3 +289,35 @@ def _power_of_product(r: int, mu: float, nu: float, joint: Array) -> Array:
             if weight := ways * mu**i * nu**j:
                 total += weight * joint[j + k, i + k]
     return total
+
+
+def square_moments(x: Vector) -> Array | None:
+    """Return E F, E NF, E N^2 F and E F^2 of N = sum x_i^2 and F = sum x_i^4; None unless components are independent."""
+    parts = _parts(x)
+    if not all(part.covariance.runs and part.is_independent for part in parts):
+        return None
+    counts, scales = aligned(
+        *(part.covariance.runs for part in parts if part.covariance.runs), (np.array([x.width]), np.ones(1))
+    )
+    names = [name for name, weight in x.weights.items() if weight]
+    power = np.zeros((9, len(counts)))
+    power[:] = x.mean ** np.arange(9)[:, None]
+    for name, scale in zip(names, scales, strict=False):
+        power = _plus_source(power, x.weights[name] * scale, x.sources[name].elements)
+    a, b = power[2], power[4]  # of x^2 and x^4
+    mean_n, mean_f = counts @ a, counts @ b
+    nn, nf, ff = counts @ (b - a**2), counts @ (power[6] - a * b), counts @ (power[8] - b**2)
+    nnf = counts @ (power[8] - 2 * power[6] * a - b**2 + 2 * a**2 * b)
+    return np.array(
+        [
+            mean_f,
+            nf + mean_n * mean_f,
+            nnf + 2 * nf * mean_n + (nn + mean_n**2) * mean_f,
+            ff + mean_f**2,
+        ]
+    )
+
+
+def _plus_source(power: Array, p: Array, elements: tuple[float, ...]) -> Array:
+    """Return E (X + p z)^r from E X^r, for r = 0 .. 8 and z independent of X."""
+    return np.array([sum(math.comb(r, k) * p**k * elements[k] * power[r - k] for k in range(r + 1)) for r in range(9)])

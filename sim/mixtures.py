@@ -103,16 +103,16 @@ def block_of_kinds(kinds: Cumulants, covariances: Array, rows: Rows) -> Block:
     Parameters
     ----------
     kinds : Cumulants of arrays (kinds,)
-    covariances : array (kinds, kinds)
-        Of two scores of a row, with different keys; NaN where one is not known.
+    covariances : array (kinds, kinds, classes)
+        Of two scores of a row, with different keys; NaN where one is not known. The classes may be missing.
     rows : Rows
     """
     counts, keys = rows.counts, rows.keys
     pairs = counts[:, None] * counts - np.eye(len(counts), dtype=int)[:, :, None] * counts
-    covariances = np.where(pairs.any(axis=-1), covariances, 0.0)
+    covariances = np.where(pairs > 0, covariances.reshape(*covariances.shape[:2], -1), 0.0)
     together = np.maximum(keys * (keys - 1.0), 1.0)
     average = kinds.mean @ counts / keys
     between = (counts * (kinds.mean[:, None] - average) ** 2).sum(axis=0)
     # the mean of the variances less that of the covariances, and the variance of the means
-    within = kinds.variance @ counts / keys - np.einsum("kl,klr->r", covariances, pairs) / together
+    within = kinds.variance @ counts / keys - np.einsum("klr,klr->r", covariances, pairs) / together
     return Block(kinds, rows.shares, keys, rows.weights, within + between / np.maximum(keys - 1, 1))

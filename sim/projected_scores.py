@@ -9,20 +9,20 @@ E q.k q.k' = d_k E S_q(x, x) S_k(y, y').
 from __future__ import annotations
 
 import math
-from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
 from sim.cell import Cell
-from sim.cumulants import Cumulants, dot_cumulants
+from sim.cumulants import Cumulants, dot_cumulants, square_moments
 from sim.laws import LAWS
 from sim.mixtures import Block, block_of_kinds
-from sim.sources import Vector, dot_covariance, dot_mean, fourth_moment, square_moments
+from sim.rotated_scores import coherence
+from sim.sources import Vector, dot_covariance, dot_mean, fourth_moment
 from sim.structure import INITS
-from sim.token_pairs import TokenPairs, token_pairs
+from sim.token_pairs import Rows, TokenPairs, token_pairs
 
-__all__ = ["Weights", "projected_block", "weights_of"]
+__all__ = ["Weights", "powers", "projected_block", "weights_of"]
 
 
 class Weights(NamedTuple):
@@ -48,7 +48,7 @@ def weights_of(cell: Cell, side: str) -> Weights:
 
 
 def projected_block(cell: Cell) -> Block:
-    """Return the scores of projected tokens, not normalized and not rotated."""
+    """Return the scores of projected tokens, not normalized."""
     assert cell.projection is not None
     pairs = token_pairs(cell)
     query, key = weights_of(cell, "query"), weights_of(cell, "key")
@@ -69,7 +69,26 @@ def projected_block(cell: Cell) -> Block:
     third = np.full(count, math.nan if cell.projection.tied else 0.0)
     variances = squares - means**2
     kinds = Cumulants(means, variances, third, np.array(fourth) - 3 * variances**2)
-    return block_of_kinds(kinds, together - np.outer(means, means), pairs.rows)
+    covariances = (together - np.outer(means, means))[:, :, None]
+    if cell.query.rotation or cell.key.rotation:
+        kinds, covariances = _rotated(cell, kinds, covariances, pairs.rows)
+    return block_of_kinds(kinds, covariances, pairs.rows)
+
+
+def _rotated(cell: Cell, kinds: Cumulants, covariances: np.ndarray, rows: Rows) -> tuple[Cumulants, np.ndarray]:
+    """Return cumulants and covariances of rotated queries and keys: given the tokens, theirs are multiples of I.
+
+    Two keys of a row have then E q.Rk q.R'k' in proportion to tr RR', in the mean over rows also where a row holds the
+    query's own key, unless the rows see different places. Only normal weights have fourth moments that do not turn.
+    """
+    assert cell.projection is not None
+    if cell.projection.tied:
+        return Cumulants(*np.full((4, len(kinds.mean)), math.nan)), covariances * math.nan
+    if INITS[cell.projection.init].law != "gaussian":
+        kinds = kinds._replace(fourth=np.full(len(kinds.mean), math.nan))
+    mixed = cell.causal and cell.n_queries > 1 and len(kinds.mean) > 1
+    found = covariances * (math.nan if mixed else coherence(cell, rows.keys))
+    return kinds, np.where(covariances == 0, 0.0, found)
 
 
 def _product(d_k: int, query: Weights, key: Weights, x: Vector, y: Vector, other: Vector) -> float:
@@ -96,7 +115,7 @@ def _fourth(d_k: int, query: Weights, key: Weights, pairs: TokenPairs, i: int) -
     """
     x, y = pairs.query, pairs.keys[i]
     if not x.has_part_of(y):
-        (second_q, fourth_q), (second_k, fourth_k) = _powers(query, x), _powers(key, y)
+        (second_q, fourth_q), (second_k, fourth_k) = powers(query, x), powers(key, y)
         return d_k * fourth_q * fourth_k + 3 * d_k * (d_k - 1) * second_q * second_k
     if x != y:
         return math.nan
@@ -113,7 +132,7 @@ def _fourth(d_k: int, query: Weights, key: Weights, pairs: TokenPairs, i: int) -
     return found
 
 
-def _powers(weights: Weights, x: Vector) -> tuple[float, float]:
+def powers(weights: Weights, x: Vector) -> tuple[float, float]:
     """Return E S(x, x)^2 and E q_c^4."""
     mean = dot_mean(x, x)
     second = weights.square(mean) ** 2 + weights.variance**2 * dot_covariance(x, x, x, x)

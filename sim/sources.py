@@ -18,9 +18,9 @@ from itertools import combinations
 from sim.covariances import Covariance, componentwise, covariance, trace_product
 from sim.kinds import Choice
 from sim.laws import LAWS
-from sim.cell import Side
+from sim.side import Side
 
-__all__ = ["Source", "Vector", "dot_covariance", "dot_mean", "fourth_moment", "side_source"]
+__all__ = ["Source", "Vector", "dot_covariance", "dot_mean", "fourth_moment", "law_shape", "side_source"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Source:
         E r^4.
     k3, k4 : float
         Third and fourth cumulants of z, times E r^3 and E r^4.
-    is_gaussian : bool
-        Whether z is normal and r constant.
+    is_normal : bool
+        Whether z is normal.
     """
 
     covariance: Covariance
@@ -44,7 +44,12 @@ class Source:
     v2: float
     k3: float
     k4: float
-    is_gaussian: bool
+    is_normal: bool
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the vector is normal."""
+        return self.is_normal and self.is_independent
 
     @property
     def is_independent(self) -> bool:
@@ -86,8 +91,7 @@ def _magnitude_moments(df: float) -> tuple[float, float]:
 @lru_cache(1024)
 def source(law: Choice, dependent: Choice, within: Choice, width: int) -> Source:
     """Return the source of vectors of this law and structure."""
-    shape = next((float(value) for _, value in law.parameters), 0.0)
-    elements = _finite(LAWS[law.kind].moments(shape))
+    elements = _finite(LAWS[law.kind].moments(law_shape(law)))
     r3, r4 = 1.0, 1.0
     if dependent.kind == "magnitude":
         r3, r4 = _magnitude_moments(float(dependent.get("df")))
@@ -101,8 +105,13 @@ def source(law: Choice, dependent: Choice, within: Choice, width: int) -> Source
         v2=r4,
         k3=elements[3] * r3 if elements[3] else 0.0,
         k4=(elements[4] - 3) * r4 if elements[4] != 3 else 0.0,
-        is_gaussian=law.kind == "gaussian" and dependent.kind == "none",
+        is_normal=law.kind == "gaussian" and dependent.kind != "signs",
     )
+
+
+def law_shape(law: Choice) -> float:
+    """Return a law's parameter, 0 where it has none."""
+    return next((float(value) for _, value in law.parameters), 0.0)
 
 
 def _finite(moments: Sequence[float]) -> tuple[float, ...]:
@@ -156,9 +165,7 @@ class _Form:
 
 
 def _form(a: Vector, b: Vector, sources: Mapping[str, Source]) -> _Form:
-    pairs = {
-        (t, u): (a.weight(t) * b.weight(u) + a.weight(u) * b.weight(t)) / 2 for t in sources for u in sources
-    }
+    pairs = {(t, u): (a.weight(t) * b.weight(u) + a.weight(u) * b.weight(t)) / 2 for t in sources for u in sources}
     return _Form(
         blocks={names: weight for names, weight in pairs.items() if weight},
         linear={t: a.weight(t) * b.mean + b.weight(t) * a.mean for t in sources},
