@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NoReturn, cast, get_args
 
 import numpy as np
-from pydantic import AfterValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from sim.kinds import Choice
 from sim.laws import LAWS
@@ -15,18 +16,30 @@ from sim.reading import (
     Real,
     Record,
     RefusedError,
+    Table,
     Whole,
     canonical,
     canonical_json,
     in_range,
     read_choice,
     read_name,
+    show,
 )
+from sim.structure import DEPENDENT, INITS, NORMALIZE, PAIR, SCORES, WITHIN
 
-__all__ = ["PRECISIONS", "Cell", "Side", "visible_keys"]
+__all__ = ["PRECISIONS", "SCALE_AT", "Cell", "Projection", "Rotation", "Side", "Tokens", "visible_keys"]
 
-Precision = Literal["float32", "float64"]
+Precision = Literal["float32", "float64", "float16", "bfloat16"]
+ScaleAt = Literal["scores", "query", "both"]
+Attention = Literal["self", "cross"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+SCALE_AT: tuple[str, ...] = get_args(ScaleAt)
+ATTENTION: tuple[str, ...] = get_args(Attention)
+NONE = Choice("none")
+
+
+def _or_none(given: object) -> object:
+    return None if given == "none" else given
 
 
 def visible_keys(n_queries: int, n_keys: int, causal: bool) -> np.ndarray:
@@ -36,15 +49,81 @@ def visible_keys(n_queries: int, n_keys: int, causal: bool) -> np.ndarray:
     return np.full(n_queries, n_keys, np.int64)
 
 
+class Tokens(Table):
+    """Correlation `rho` between the vectors of one side."""
+
+    rho: Annotated[Real, Field(ge=0, le=1)] = Field(description="a number from 0 to 1")
+
+
+class Rotation(Table):
+    """Rotary position embedding: plane j of components 2j, 2j+1 turns by ``base^(-2j/d_k)`` a token."""
+
+    base: Annotated[Real, Field(gt=1), AfterValidator(in_range)] = Field(
+        default=10000.0, description="a finite number above 1"
+    )
+
+
+class Projection(Table):
+    """Projection of tokens of width `d_model` through W_Q and W_K, drawn for each trial.
+
+    Attributes
+    ----------
+    init : str
+        How the weights are drawn: of :data:`sim.structure.INITS`.
+    d_model : int
+        Width of a token.
+    attention : {"cross", "self"}
+        Whether queries and keys are of tokens of their own, or of the same.
+    tied : bool
+        Whether W_Q and W_K are one matrix.
+    bias_std : float
+        Standard deviation of the normal biases.
+    """
+
+    init: Annotated[str, PlainValidator(lambda given: read_name(given, list(INITS)))]
+    d_model: Whole = Field(ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
+    attention: Annotated[Attention, PlainValidator(lambda given: read_name(given, ATTENTION))] = "cross"
+    tied: bool = Field(default=False, strict=True, description="true or false")
+    bias_std: Annotated[Real, Field(ge=0), AfterValidator(in_range)] = Field(
+        default=0.0, description="a finite number of at least 0"
+    )
+
+
 class Side(Record):
-    """The vectors of one side, query or key: each element is ``mean + std * z`` with z from the law."""
+    """The vectors of one side, query or key: each element is ``mean + std * z`` with z from the law and structure.
+
+    Under a projection, all up to `std` is of the tokens that are projected.
+
+    Attributes
+    ----------
+    law, dependent, within : Choice
+        The law of an element, and the structure of a vector: of :data:`sim.laws.LAWS`, :data:`sim.structure.DEPENDENT`
+        and :data:`sim.structure.WITHIN`.
+    tokens : Tokens or None
+        Correlation between vectors.
+    mean, std : float
+        Of every element.
+    normalize : Choice
+        Of :data:`sim.structure.NORMALIZE`.
+    rotation : Rotation or None
+        By the vector's place.
+    """
 
     law: Annotated[Choice, PlainValidator(lambda given: read_choice(given, LAWS))] = Field(
         default=Choice("gaussian"), description="a law"
     )
+    dependent: Annotated[Choice, PlainValidator(lambda given: read_choice(given, DEPENDENT))] = NONE
+    within: Annotated[Choice, PlainValidator(lambda given: read_choice(given, WITHIN))] = NONE
+    tokens: Annotated[Tokens | None, BeforeValidator(_or_none)] = Field(
+        default=None, description="a table of rho, or none"
+    )
     mean: Annotated[Real, AfterValidator(in_range)] = Field(default=0.0, description="a finite number")
     std: Annotated[Real, Field(ge=0), AfterValidator(in_range)] = Field(
         default=1.0, description="a finite number of at least 0"
+    )
+    normalize: Annotated[Choice, PlainValidator(lambda given: read_choice(given, NORMALIZE))] = NONE
+    rotation: Annotated[Rotation | None, BeforeValidator(_or_none)] = Field(
+        default=None, description="a table of base, or none"
     )
 
     @property
@@ -52,11 +131,17 @@ class Side(Record):
         """The law's parameter, 0 where it has none."""
         return next((float(value) for _, value in self.law.parameters), 0.0)
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults; tokens that do not correlate are none."""
+        return {name: value for name, value in super().given.items() if value != Tokens(rho=0)}
+
     def draw_fields(self) -> dict[str, Any]:
         """Return the canonical form, defaults left out."""
-        fields = {name: canonical(getattr(self, name)) for name in type(self).model_fields}
-        defaults = {name: canonical(field.default) for name, field in type(self).model_fields.items()}
-        return {name: value for name, value in fields.items() if value != defaults[name]}
+        return {name: canonical(value) for name, value in self.given.items()}
+
+
+_SIDE = f"a table of {', '.join(Side.model_fields)}"
 
 
 class Cell(Record):
@@ -65,32 +150,43 @@ class Cell(Record):
     Attributes
     ----------
     seed, d_k, n_queries, n_keys : int
-        The seed, the length of a vector and the numbers of vectors.
+        The seed, the length of a vector (None where scores are drawn without vectors) and the numbers of vectors.
     causal : bool
         Whether query i sees only the keys up to its own place, the last query all of them.
-    precision : {"float32", "float64"}
-        In which the vectors are drawn and the scores computed.
+    precision : {"float32", "float64", "float16", "bfloat16"}
+        In which the vectors are drawn and the scores computed; the last two emulate hardware that rounds to them.
+    scale_at : {"scores", "query", "both"}
+        What the scale multiplies: the scores, the queries, or queries and keys by its square root each.
     query, key : Side
         How the vectors are distributed.
+    pair : Choice
+        Dependence between the sides, of :data:`sim.structure.PAIR`.
+    projection : Projection or None
+        What makes queries and keys of tokens.
+    score : Choice
+        The score function, of :data:`sim.structure.SCORES`.
     """
 
     seed: Whole = Field(default=0, ge=0, lt=2**63, description=f"a whole number from 0 to {2**63 - 1}")
-    d_k: Whole = Field(ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
+    # None only of scores without vectors, which _check_d_k sees to: everywhere else it is a number.
+    d_k: Whole = Field(default=cast(int, None), ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
     n_queries: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
     n_keys: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
     causal: bool = Field(default=False, strict=True, description="true or false")
     precision: Annotated[Precision, PlainValidator(lambda given: read_name(given, PRECISIONS))] = "float32"
-    query: Side = Field(default=Side(), description="a table of law, mean, std")
-    key: Side = Field(default=Side(), description="a table of law, mean, std")
+    scale_at: Annotated[ScaleAt, PlainValidator(lambda given: read_name(given, SCALE_AT))] = "scores"
+    query: Side = Field(default=Side(), description=_SIDE)
+    key: Side = Field(default=Side(), description=_SIDE)
+    pair: Annotated[Choice, PlainValidator(lambda given: read_choice(given, PAIR))] = NONE
+    projection: Annotated[Projection | None, BeforeValidator(_or_none)] = Field(
+        default=None, description=f"a table of {', '.join(Projection.model_fields)}, or none"
+    )
+    score: Annotated[Choice, PlainValidator(lambda given: read_choice(given, SCORES))] = Choice("dot")
 
     @model_validator(mode="after")
-    def _ordered(self) -> Cell:
-        if self.causal and self.n_queries > self.n_keys:
-            raise RefusedError(
-                f" = True is not allowed: of n_queries = {self.n_queries} and n_keys = {self.n_keys} the first queries "
-                f"would see no key; give at least as many keys as queries",
-                ("causal",),
-            )
+    def _combinable(self) -> Cell:
+        for check in (_check_counts, _check_score, _check_projection, _check_sides):
+            check(self)
         return self
 
     @property
@@ -98,25 +194,184 @@ class Cell(Record):
         """How many keys each query sees: the first of them, in order; of shape (n_queries,)."""
         return visible_keys(self.n_queries, self.n_keys, self.causal)
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether there are queries and keys; else the scores themselves are drawn."""
+        return SCORES[self.score.kind].of_vectors
+
+    @property
+    def width(self) -> int:
+        """The length of what the law and all up to the mean act on: d_model under a projection, else d_k."""
+        return self.projection.d_model if self.projection else self.d_k
+
     def draw_fields(self) -> dict[str, Any]:
-        """Return the fields that shape Q and K in canonical form.
+        """Return the fields that shape Q and K, or the scores drawn in their place, in canonical form.
 
         Defaults are left out (a side of defaults as a whole), so that a field that a later version adds
         changes nothing where it is not used. The seed and the counts are always there.
         """
-        counts = {"seed": self.seed, "d_k": self.d_k, "n_queries": self.n_queries, "n_keys": self.n_keys}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in ("seed", "d_k", "n_queries", "n_keys")}
+        if not self.has_vectors:
+            del fields["d_k"]
         sides = {"query": self.query.draw_fields(), "key": self.key.draw_fields()}
-        return counts | {name: fields for name, fields in sides.items() if fields}
+        fields |= {name: side for name, side in sides.items() if side}
+        fields |= {name: canonical(self.given[name]) for name in ("pair", "projection") if name in self.given}
+        if draws := SCORES[self.score.kind].draws:
+            kept = tuple(pair for pair in self.score.parameters if pair[0] in draws)
+            fields["score"] = replace(self.score, parameters=kept).canonical
+        return fields
 
     @property
     def is_resolved(self) -> bool:
-        """Whether numbers of the cell's precision can tell its scores apart: their mean may be far from 0."""
+        """Whether numbers of the cell's precision can tell its scores apart: their mean may be far from 0.
+
+        Known of dot products of vectors without structure; all else, and the low precisions that are there to show
+        what rounding does, is taken to be resolved.
+        """
+        step = {"float32": 2.0**-23, "float64": 2.0**-52}.get(self.precision)
+        if step is None or not self._is_plain:
+            return True
         (mu, sigma), (nu, tau) = ((side.mean, side.std) for side in (self.query, self.key))
         std = math.sqrt(self.d_k * ((sigma * tau) ** 2 + (mu * tau) ** 2 + (nu * sigma) ** 2))
-        step = {"float32": 2.0**-23, "float64": 2.0**-52}[self.precision]
         return std == 0 or abs(self.d_k * mu * nu) * step <= std
+
+    @property
+    def _is_plain(self) -> bool:
+        structured = {"pair", "projection", "score"} & self.given.keys()
+        return not structured and all(side.given.keys() <= {"law", "mean", "std"} for side in (self.query, self.key))
 
     def philox_key(self) -> tuple[int, int]:
         """Return the two 32-bit words of the generator's key: a hash of :meth:`draw_fields`."""
         digest = hashlib.blake2b(canonical_json(self.draw_fields()).encode(), digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise RefusedError(f" {reason}", tuple(path.split(".")))
+
+
+def _check_counts(cell: Cell) -> None:
+    if cell.causal and cell.n_queries > cell.n_keys:
+        _refuse(
+            "causal",
+            f"= True is not allowed: of n_queries = {cell.n_queries} and n_keys = {cell.n_keys} the first queries "
+            f"would see no key; give at least as many keys as queries",
+        )
+
+
+def _check_score(cell: Cell) -> None:
+    """Refuse what a score function cannot be combined with."""
+    kind = cell.score.kind
+    if not cell.has_vectors:
+        given = cell.model_fields_set & {"d_k", "query", "key"} | cell.given.keys() & {"pair", "projection", "scale_at"}
+        for name in ("d_k", "query", "key", "pair", "projection", "scale_at"):
+            if name in given:
+                _refuse(
+                    name,
+                    f"is not allowed with score = {show(cell.score.label)}: its scores are drawn themselves, without "
+                    f"queries and keys; leave {name} out, or give another score",
+                )
+    elif cell.d_k is None:
+        _refuse("d_k", "is missing: give a whole number or a list of them")
+    if cell.scale_at != "scores" and kind != "dot":
+        _refuse(
+            "scale_at",
+            f"= {cell.scale_at!r} is not allowed with score = {show(cell.score.label)}: only a dot product is the same "
+            f"when its vectors are scaled; leave scale_at out, or give score = 'dot'",
+        )
+
+
+# All that tokens are made of, before they are projected.
+_OF_TOKENS = ("law", "dependent", "within", "tokens", "mean", "std")
+
+
+def _check_projection(cell: Cell) -> None:
+    """Refuse what a projection cannot be combined with."""
+    made = cell.projection
+    if not made:
+        return
+    if made.tied and made.init == "t5":
+        _refuse(
+            "projection.tied",
+            "= True is not allowed with init = 't5', which scales W_Q and W_K differently; leave tied out, or give "
+            "another init",
+        )
+    if made.attention != "self":
+        return
+    if cell.pair != NONE:
+        _refuse(
+            "pair",
+            f"= {cell.pair.label!r} is not allowed with projection.attention = 'self', where queries and keys are of "
+            f"the same tokens already; leave pair out, or give attention = 'cross'",
+        )
+    if cell.n_queries != cell.n_keys:
+        _refuse(
+            "projection.attention",
+            f"= 'self' is not allowed with n_queries = {cell.n_queries} and n_keys = {cell.n_keys}: queries and keys "
+            f"are of the same tokens; give n_tokens, or attention = 'cross'",
+        )
+    for name in _OF_TOKENS:
+        query, key = (canonical(getattr(side, name)) for side in (cell.query, cell.key))
+        if query != key:
+            _refuse(
+                "projection.attention",
+                f"= 'self' is not allowed with query.{name} = {show(query)} and key.{name} = {show(key)}: queries and "
+                f"keys are of the same tokens; describe them in [vectors], or give attention = 'cross'",
+            )
+
+
+def _check_sides(cell: Cell) -> None:
+    """Refuse what a side's structure cannot be combined with."""
+    if not cell.has_vectors:
+        return
+    for name, side in (("query", cell.query), ("key", cell.key)):
+        _check_within(name, side, cell.width)
+        _check_vectors(name, side, cell)
+        if side.rotation and cell.d_k % 2:
+            _refuse(
+                f"{name}.rotation",
+                f"is not allowed with d_k = {cell.d_k}: it turns components in pairs; give an even d_k, or leave the "
+                f"rotation out",
+            )
+
+
+def _check_within(name: str, side: Side, width: int) -> None:
+    kind = side.within.kind
+    if kind == "outliers" and (count := side.within.get("count")) > width:
+        _refuse(
+            f"{name}.within.count", f"= {count} is not allowed: it must be at most {width}, the components there are"
+        )
+    if kind == "equicorrelated" and (rho := side.within.get("rho")) * (width - 1) <= -1:
+        _refuse(
+            f"{name}.within.rho",
+            f"= {rho} is not allowed: it must be above {-1 / (width - 1):.6g}, as more opposed to each "
+            f"other {width} components cannot all be",
+        )
+
+
+def _check_vectors(name: str, side: Side, cell: Cell) -> None:
+    """Refuse to normalize vectors that are certain to have no length."""
+    layered = side.normalize.kind == "layer"
+    if side.normalize == NONE and cell.score.kind != "cosine":
+        return
+    what = f"{name}.normalize" if side.normalize != NONE else "score"
+    shown = side.normalize.label if side.normalize != NONE else cell.score.label
+    constant = side.std == 0 and not cell.projection
+    if side.std == side.mean == 0 and not (cell.projection and cell.projection.bias_std):
+        _refuse(
+            what,
+            f"= {shown!r} is not allowed with {name} mean 0 and std 0: the vectors are zero and have no direction; "
+            f"give a std above 0",
+        )
+    if layered and cell.d_k == 1:
+        _refuse(
+            what,
+            f"= {shown!r} is not allowed with d_k = 1: less its mean a single component is zero; give a d_k of at "
+            f"least 2, or another normalize",
+        )
+    if layered and constant:
+        _refuse(
+            what,
+            f"= {shown!r} is not allowed with {name} std 0: less their mean the equal components are zero; give a std "
+            f"above 0, or another normalize",
+        )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from sim.cell import Cell, Side
+from sim.cell import Cell, Projection, Side
 from sim.errors import InputError
 from sim.kinds import Choice
-from sim.reading import Path, dotted, repeated, show, validated
+from sim.reading import Path, Table, dotted, repeated, show, validated
 
 __all__ = ["BOTH", "MAX_CELLS", "Grid", "dimension"]
 
@@ -24,6 +24,14 @@ MAX_CELLS = 1_000_000
 
 # What stands for two fields of a cell at once.
 BOTH = {"n_tokens": ("n_queries", "n_keys"), "vectors": ("query", "key")}
+
+
+# The fields of the tables that have no kinds to choose from, in the order of the schema.
+_BELOW = {
+    "query": tuple(Side.model_fields),
+    "key": tuple(Side.model_fields),
+    "projection": tuple(Projection.model_fields),
+}
 
 
 def _leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -39,22 +47,21 @@ def _leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, A
 
 def _is_axis(path: Path, value: object) -> bool:
     # Several kinds are written as a list of tables, as each kind has parameters of its own.
-    return isinstance(value, list) and path[2:] != ("kind",)
+    return isinstance(value, list) and path[1:][-1:] != ("kind",)
 
 
 def _place(path: Path) -> tuple[Any, ...]:
     """Return a sorting key: fields in the order of the schema, parameters by name."""
-    top = [*Cell.model_fields].index(BOTH.get(path[0], path)[0])
-    fields = [*Side.model_fields]
-    below = fields.index(path[1]) if path[1:] and path[1] in fields else len(fields)
-    return top, below, path[1:]
+    top = BOTH.get(path[0], path)[0]
+    fields = list(_BELOW.get(top, ()))
+    place = fields.index(path[1]) if path[1:] and path[1] in fields else len(fields)
+    return [*Cell.model_fields].index(top), place, path[1:]
 
 
 def dimension(path: Path) -> str:
-    """Return a path's name in the dataset: ``key_mean``, ``mean`` under [vectors], ``query_df``."""
-    side = () if path[0] == "vectors" else path[:1]
-    below = path[2:] if path[1:2] == ("law",) and path[2:] else path[1:]
-    return "_".join((*side, *below))
+    """Return a path's name in the dataset: ``key_mean``, ``mean`` under [vectors], ``query_df``, ``within_rho``."""
+    words = path[1:] if path[0] == "vectors" else path
+    return "_".join([*(word for word in words[:-1] if word != "law"), words[-1]])
 
 
 def _cell_table(leaves: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
@@ -110,8 +117,7 @@ class Grid:
             axes[path] = tuple(_value_at(cells[i * stride], path) for i in range(len(values)))
             if again := repeated(axes[path]):
                 raise InputError(f"{dotted(path)} has {again} twice: the values of an axis must differ")
-        scalars = {path: _value_at(cells[0], path) for path in _schema(fields) if path not in axes}
-        return cls(axes, scalars, cells)
+        return cls(axes, _scalars(fields, cells[0], axes), cells)
 
 
 def _check_size(lists: Mapping[Path, list[Any]]) -> None:
@@ -136,17 +142,48 @@ def _check_resolved(cell: Cell) -> None:
         )
 
 
+# What every cell has, whatever it is; all else is left out where it is not used.
+_ALWAYS = ("seed", "d_k", "n_tokens", "n_queries", "n_keys", "causal", "precision", "law", "mean", "std")
+
+
 def _schema(fields: Mapping[str, Any]) -> list[Path]:
-    """Return the paths that every cell has, in the words of the user."""
-    tokens = ["n_tokens"] if "n_tokens" in fields else ["n_queries", "n_keys"]
-    sides = ["query", "key"] if {"query", "key"} & fields.keys() else ["vectors"]
-    paths = [("seed",), ("d_k",), ("causal",), ("precision",), *((count,) for count in tokens)]
-    return sorted([*paths, *((side, field) for side in sides for field in Side.model_fields)], key=_place)
+    """Return the paths of a cell's fields, in the words of the user and in the order of the schema."""
+    written_as = {field: word for word in fields for field in BOTH.get(word, ())}
+    if not {"vectors", "query", "key"} & fields.keys():
+        written_as |= {"query": "vectors", "key": "vectors"}
+    tops = dict.fromkeys(written_as.get(field, field) for field in Cell.model_fields)
+    sides = [top for top in tops if top in ("vectors", "query", "key")]
+    return sorted(
+        [
+            *((top,) for top in tops if top not in sides),
+            *((side, field) for side in sides for field in Side.model_fields),
+        ],
+        key=_place,
+    )
+
+
+def _scalars(fields: Mapping[str, Any], cell: Cell, axes: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Return what is the same in all cells, a table without kinds as its fields; `cell` is one of them."""
+    scalars: dict[Path, Any] = {}
+    for path in _schema(fields):
+        if path in axes or (path[0] in ("d_k", "vectors", "query", "key") and not cell.has_vectors):
+            continue
+        record = _value_at(cell, path[:-1])
+        value = getattr(record, BOTH.get(path[0], path)[0] if not path[1:] else path[-1])
+        varied = any(axis[: len(path)] == path for axis in axes)
+        if path[-1] not in _ALWAYS and path[-1] not in record.given and not varied:
+            continue
+        if isinstance(value, Table):
+            scalars |= {(*path, name): inner for name, inner in value.given.items() if (*path, name) not in axes}
+        else:
+            scalars[path] = value
+    return scalars
 
 
 def _value_at(cell: Cell, path: Path) -> Any:
-    """Return what stands at a path of the user; a parameter of a law lies in the law's choice."""
+    """Return what stands at a path of the user; a parameter of a kind lies in its choice."""
     value: Any = cell
-    for part in (BOTH.get(path[0], path)[0], *path[1:]):
-        value = dict(value.parameters)[part] if isinstance(value, Choice) else getattr(value, part)
+    for i, part in enumerate(path):
+        name = part if i else BOTH.get(part, path)[0]
+        value = value.get(name) if isinstance(value, Choice) else getattr(value, name)
     return value

@@ -1,4 +1,4 @@
-"""Things chosen by name, with parameters: laws, scale rules, later structures and score functions.
+"""Things chosen by name, with parameters: laws, structures, score functions and scale rules.
 
 A registry maps a name to an entry that says which parameters it takes; a :class:`Choice` is one
 such name with its parameters filled in, as it stands in a cell of a sweep.
@@ -6,21 +6,25 @@ such name with its parameters filled in, as it stands in a cell of a sweep.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Choice", "Kind", "Parameter", "number_label", "short_forms"]
+__all__ = ["Choice", "Kind", "Parameter", "number_label", "short_form", "short_forms"]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kind: its default (None: it must be given) and what it may be."""
+    """One parameter of a kind: its default (None: it must be given) and what it may be.
 
-    default: float | None
+    `accepts` looks at a finite number, unless `read` says how else to read what was given: it returns the clean value,
+    or raises :class:`sim.reading.RefusedError`.
+    """
+
+    default: Any
     allowed: str
-    accepts: Callable[[float], bool]
+    accepts: Callable[[Any], bool] = lambda value: True
+    read: Callable[[object], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ class Choice:
     kind : str
         The name in its registry.
     parameters : tuple of (str, value) pairs
-        Every parameter, defaults filled in, in the registry's order.
+        Every parameter, defaults filled in, in the registry's order: numbers, names, or choices themselves.
     registry_defaults : tuple of (str, value) pairs
         Those that the label and the canonical form leave out where they are equal.
     """
@@ -52,6 +56,10 @@ class Choice:
     kind: str
     parameters: tuple[tuple[str, Any], ...] = ()
     registry_defaults: tuple[tuple[str, Any], ...] = ()
+
+    def get(self, name: str) -> Any:
+        """Return a parameter's value; KeyError if the kind has no such parameter."""
+        return dict(self.parameters)[name]
 
     @property
     def given(self) -> dict[str, Any]:
@@ -62,17 +70,27 @@ class Choice:
     @property
     def label(self) -> str:
         """The short form: ``gaussian``, ``student_t(df=3)``."""
-        given = self.given
-        if not given:
-            return self.kind
-        inside = ", ".join(f"{n}={number_label(v) if isinstance(v, (int, float)) else v}" for n, v in given.items())
-        return f"{self.kind}({inside})"
+        return short_form(self.kind, self.given)
 
     @property
     def canonical(self) -> str | dict[str, Any]:
         """The form that is hashed and stored: the bare name, or a table without the defaults."""
-        given = self.given
+        given = {name: v.canonical if isinstance(v, Choice) else v for name, v in self.given.items()}
         return {"kind": self.kind, **given} if given else self.kind
+
+
+def short_form(name: str, given: Mapping[str, Any]) -> str:
+    """Return a name with parameters as text: ``softcap(cap=50, after=sqrt_dk)``, or the bare name without any."""
+    inside = ", ".join(f"{key}={_text(value)}" for key, value in given.items())
+    return f"{name}({inside})" if inside else name
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Choice):
+        return value.label
+    if isinstance(value, bool):
+        return str(value).lower()
+    return number_label(value) if isinstance(value, (int, float)) else str(value)
 
 
 def short_forms(text: str) -> list[str | float | dict[str, Any]]:
@@ -81,16 +99,31 @@ def short_forms(text: str) -> list[str | float | dict[str, Any]]:
     Names stay names, numbers become numbers, and a name with parameters becomes a table ``{kind = ..., ...}``; the
     inverse of :attr:`Choice.label`. What a name may be is for the field's own reader to say.
     """
-    parts = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
-    return [_short_form(part) for part in parts] if text.strip() else []
+    return [_read_short_form(part) for part in _split(text)] if text.strip() else []
 
 
-def _short_form(text: str) -> str | float | dict[str, Any]:
-    written = re.fullmatch(r"([^()]*)\(([^()]*)\)", text)
-    if not written:
+def _split(text: str) -> list[str]:
+    """Return the parts between the commas that stand outside all parentheses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _read_short_form(text: str) -> str | float | dict[str, Any]:
+    name, opened, inside = text.partition("(")
+    if not opened or not inside.endswith(")"):
         return _number(text)
-    pairs = (pair.partition("=") for pair in written[2].split(",") if pair.strip())
-    return {name.strip(): _number(value.strip()) for name, _, value in pairs} | {"kind": written[1].strip()}
+    table: dict[str, Any] = {}
+    for pair in _split(inside[:-1]):
+        if pair:
+            key, _, value = pair.partition("=")
+            table[key.strip()] = _read_short_form(value.strip())
+    return table | {"kind": name.strip()}
 
 
 def _number(text: str) -> str | float:

@@ -15,13 +15,14 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Strict,
 from pydantic_core import ErrorDetails
 
 from sim.errors import InputError, suggest
-from sim.kinds import Choice, Kind
+from sim.kinds import Choice, Kind, Parameter, short_form
 
 __all__ = [
     "Path",
     "Real",
     "Record",
     "RefusedError",
+    "Table",
     "Whole",
     "canonical",
     "canonical_json",
@@ -32,6 +33,7 @@ __all__ = [
     "read_choice",
     "read_name",
     "read_real",
+    "read_whole",
     "repeated",
     "show",
     "unknown_key",
@@ -43,6 +45,7 @@ Whole = Annotated[int, Strict()]
 Real = Annotated[float, Strict(), AllowInfNan(False), AfterValidator(lambda x: x + 0.0)]  # -0.0 becomes 0.0
 
 _REAL: TypeAdapter[float] = TypeAdapter(Real)
+_WHOLE: TypeAdapter[int] = TypeAdapter(Whole)
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -98,6 +101,14 @@ def read_real(given: object, allowed: str) -> float:
         raise RefusedError(not_allowed(given, allowed)) from None
 
 
+def read_whole(given: object, allowed: str) -> int:
+    """Return `given` if it is a whole number."""
+    try:
+        return _WHOLE.validate_python(given)
+    except ValidationError:
+        raise RefusedError(not_allowed(given, allowed)) from None
+
+
 def in_range(value: float) -> float:
     """Return `value` if it is 0 or of a size that keeps scores in range.
 
@@ -141,7 +152,7 @@ def read_choice(given: object, registry: Mapping[str, Kind], instead: str = "") 
     return Choice(kind, *_read_parameters(kind, registry[kind], {k: v for k, v in given.items() if k != "kind"}))
 
 
-_Pairs = tuple[tuple[str, float], ...]
+_Pairs = tuple[tuple[str, Any], ...]
 
 
 def _read_parameters(name: str, kind: Kind, given: Mapping[Any, object]) -> tuple[_Pairs, _Pairs]:
@@ -151,25 +162,56 @@ def _read_parameters(name: str, kind: Kind, given: Mapping[Any, object]) -> tupl
         if key not in takes:
             message = f" is unknown: {name} takes {', '.join(takes) or 'no parameters'}{suggest(key, takes)}"
             raise RefusedError(message, (str(key),))
-    defaults = {key: parameter.default for key, parameter in kind.parameters.items() if parameter.default is not None}
-    filled: dict[str, float] = {}
+    filled: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for key, parameter in kind.parameters.items():
-        if key not in given and key not in defaults:
+        if parameter.default is not None:
+            defaults[key] = _read_parameter(parameter, parameter.default)
+        elif key not in given:
             raise RefusedError(f" is missing: {name} needs {key}, {parameter.allowed}", (key,))
-        value = given.get(key, parameter.default)
         try:
-            filled[key] = read_real(value, parameter.allowed)
-            if not parameter.accepts(filled[key]):
-                raise RefusedError(not_allowed(value, parameter.allowed))
+            filled[key] = _read_parameter(parameter, given[key]) if key in given else defaults[key]
         except RefusedError as refusal:
-            raise RefusedError(str(refusal), (key,)) from None
-    return tuple(filled.items()), tuple((key, float(value)) for key, value in defaults.items())
+            raise RefusedError(str(refusal), (key, *refusal.below)) from None
+    return tuple(filled.items()), tuple(defaults.items())
+
+
+def _read_parameter(parameter: Parameter, given: object) -> Any:
+    value = parameter.read(given) if parameter.read else read_real(given, parameter.allowed)
+    if not parameter.accepts(value):
+        raise RefusedError(not_allowed(given, parameter.allowed))
+    return value
 
 
 class Record(BaseModel):
     """What all validated tables have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
+
+
+class Table(Record):
+    """A table inside a cell that has no kinds to choose from: ``tokens = {rho = 0.5}``."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults; all of them where none does, as the table is there."""
+        return super().given or dict(self)
+
+    @property
+    def label(self) -> str:
+        """The short form: ``tokens(rho=0.5)``."""
+        return short_form(type(self).__name__.lower(), self.given)
+
+    @property
+    def canonical(self) -> dict[str, Any]:
+        """The form that is hashed and stored: a table without the defaults."""
+        return self.given
 
 
 def validated(model: type[_Model], fields: Mapping[str, Any], written_as: Mapping[str, str] | None = None) -> _Model:
@@ -201,19 +243,23 @@ def _explain(model: type[BaseModel], error: ValidationError, written_as: Mapping
     first = (misspelt or errors)[0]
     # Positions in a list are left out: the value itself is shown.
     path = tuple(part for part in first["loc"] if isinstance(part, str))
-    written = tuple(written_as.get(part, part) for part in path[:1]) + path[1:]  # empty: of the fields together
-    raise InputError(_message(model, first, written, path)) from None
+    raise InputError(_message(model, first, path, written_as)) from None
 
 
-def _message(model: type[BaseModel], error: ErrorDetails, written: Path, path: Path) -> str:
-    """Say what is wrong at `path` of the model, which the user wrote as `written`."""
+def _message(model: type[BaseModel], error: ErrorDetails, path: Path, written_as: Mapping[str, str]) -> str:
+    """Say what is wrong at `path` of the model; empty where it is the fields together."""
+
+    def as_written(path: Path) -> Path:
+        return (*(written_as.get(part, part) for part in path[:1]), *path[1:])
+
+    written = as_written(path)
     if error["type"] == "extra_forbidden":
         return unknown_key(written, list(_model_at(model, path[:-1]).model_fields))
     if error["type"] == "invalid_key":
         return f"{dotted(written)}: the key {show(error['input'])} is unknown: keys are words"
     refusal = error.get("ctx", {}).get("error")
     if isinstance(refusal, RefusedError):
-        return dotted((*written, *refusal.below)) + str(refusal)
+        return dotted(as_written((*path, *refusal.below))) + str(refusal)
     allowed = _model_at(model, path[:-1]).model_fields[path[-1]].description or "left out"
     if error["type"] == "missing":
         return f"{dotted(written)} is missing: it must be {allowed}"
@@ -247,10 +293,14 @@ def canonical_json(value: object) -> str:
 
 
 def label(value: Any) -> Any:
-    """Return the coordinate value of one value: a choice by its short form."""
-    return value.label if isinstance(value, Choice) else value
+    """Return the coordinate value of one value: a choice or a table by its short form."""
+    if value is None:
+        return "none"
+    return value.label if isinstance(value, (Choice, Table)) else value
 
 
 def canonical(value: Any) -> Any:
-    """Return the JSON-able form of one value: a choice as the name or table that it is stored as."""
-    return value.canonical if isinstance(value, Choice) else value
+    """Return the JSON-able form of one value: a choice or a table as the name or table that it is stored as."""
+    if value is None:
+        return "none"
+    return value.canonical if isinstance(value, (Choice, Table)) else value

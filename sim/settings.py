@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
@@ -14,15 +13,11 @@ from sim.reading import (
     Record,
     RefusedError,
     Whole,
-    in_range,
     not_allowed,
-    read_choice,
     read_name,
-    read_real,
     repeated,
-    show,
 )
-from sim.scales import SCALES
+from sim.scales import read_scale
 from sim.tally import FAMILIES
 
 __all__ = ["Histogram", "Settings", "folder_name"]
@@ -72,18 +67,6 @@ def folder_name(given: str, field: str) -> str:
         raise InputError(f"{field}{refusal}") from None
 
 
-def _read_scale(given: object) -> Choice | float:
-    """Return a scale rule from a name, a table or a number."""
-    if isinstance(given, Mapping):
-        for key, value in given.items():
-            if isinstance(value, list):
-                hint = "lists may not stand inside a scale table; list the tables: scale = [{...}, {...}]"
-                raise RefusedError(f" = {show(value)} is not allowed: {hint}", (str(key),))
-    elif not isinstance(given, (str, Choice)):
-        return in_range(read_real(given, f"one of {', '.join(SCALES)}, a table {{kind = ...}} or a finite number"))
-    return read_choice(given, SCALES, " or a number")
-
-
 class Histogram(Record):
     """Where the histogram of the raw scores lies."""
 
@@ -108,7 +91,7 @@ class Settings(Record):
 
     name: Annotated[str, PlainValidator(_read_folder_name)] = "sweep"
     trials: Whole = Field(default=1000, ge=1, lt=2**32, description=f"a whole number from 1 to {2**32 - 1}")
-    scale: Listed[Annotated[Choice | float, PlainValidator(_read_scale)]] = Field(
+    scale: Listed[Annotated[Choice | float, PlainValidator(read_scale)]] = Field(
         default=("none", "sqrt_dk", "dk"), validate_default=True
     )
     observables: Annotated[

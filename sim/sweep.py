@@ -21,14 +21,15 @@ from sim.errors import InputError
 from sim.grid import BOTH, MAX_CELLS, Grid, dimension
 from sim.kinds import Choice
 from sim.reading import Path, canonical, canonical_json, label, not_allowed, unknown_key, validated
-from sim.scales import scale_label
+from sim.scales import needs_d_k, scale_label, scale_rule
 from sim.settings import Histogram, Settings
 
 __all__ = ["MAX_CELLS", "Cell", "Histogram", "Side", "Sweep"]
 
 _SIDES = ("vectors", "query", "key")
 _FIELDS = ["name", "seed", "trials", "n_tokens", "n_queries", "n_keys", "d_k", "causal", "scale", "observables"]
-_FIELDS += ["precision", *_SIDES, "histogram", "threshold", "gradient_threshold", "quantile"]
+_FIELDS += ["precision", "scale_at", *_SIDES, "pair", "projection", "score"]
+_FIELDS += ["histogram", "threshold", "gradient_threshold", "quantile"]
 
 
 def _plain(value: Any) -> Any:
@@ -53,7 +54,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
                 f"{both} and {' and '.join(clash)} contradict each other: {both} sets both {one} and {other}; "
                 f"leave one of them out"
             )
-    if "d_k" not in fields:
+    if not {"d_k", "score"} & fields.keys():  # scores without vectors have none, which the cells know
         raise InputError("d_k is missing: give a whole number or a list of them")
     missing = [name for name in BOTH["n_tokens"] if name not in fields]
     if "n_tokens" not in fields and missing:
@@ -61,6 +62,40 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     for name in _SIDES:
         if name in fields and not isinstance(fields[name], dict):
             raise InputError(name + not_allowed(fields[name], f"a table of {', '.join(Side.model_fields)}"))
+
+
+def _fitted(settings: Settings, cells: tuple[Cell, ...]) -> Settings:
+    """Return the settings with the defaults that suit the cells, or refuse what the cells cannot have."""
+    if all(cell.has_vectors for cell in cells):  # or none has, as d_k is there or not
+        _check_factors(settings.scale, {cell.d_k for cell in cells})
+        return settings
+    given = settings.model_fields_set
+    score = next(cell.score.label for cell in cells if not cell.has_vectors)
+    if "observables" in given and "gradients" in settings.observables:
+        raise InputError(
+            f"observables = 'gradients' is not allowed with score = {score!r}: its scores are drawn themselves, "
+            f"without queries and keys to take gradients of; leave gradients out"
+        )
+    if "scale" in given and (refused := [scale_label(scale) for scale in settings.scale if needs_d_k(scale)]):
+        raise InputError(
+            f"scale = {refused[0]!r} is not allowed with score = {score!r}, which has no d_k; give none, a number, "
+            f"log_n or softcap, the last two after none or a number"
+        )
+    without = tuple(family for family in settings.observables if family != "gradients")
+    scale = settings.scale if "scale" in given else (Choice("none"),)
+    return settings.model_copy(update={"observables": without, "scale": scale})
+
+
+def _check_factors(scales: tuple[Choice | float, ...], lengths: set[int]) -> None:
+    """Refuse rules whose factor leaves the range in which scores stay within single precision."""
+    for scale in scales:
+        for d_k in lengths:
+            factor = scale_rule(scale, d_k).factor
+            if factor and not 1e-9 <= abs(factor) <= 1e9:
+                raise InputError(
+                    f"scale = {scale_label(scale)!r} is not allowed with d_k = {d_k}: it multiplies by {factor:.3g}, "
+                    f"which must be 0, or between 1e-9 and 1e9 in size"
+                )
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -135,6 +170,7 @@ class Sweep:
         _check_fields(fields)
         settings = validated(Settings, {k: v for k, v in fields.items() if k in Settings.model_fields})
         grid = Grid.of({k: v for k, v in fields.items() if k not in Settings.model_fields})
+        settings = _fitted(settings, grid.cells)
 
         values = dict(settings) | {"cells": grid.cells, "_grid": grid, "_given": fields}
         for name, value in values.items():
@@ -178,12 +214,9 @@ class Sweep:
         return {dimension(path): label(self._fixed(path)) for path in self._grid.scalars}
 
     def _fixed(self, path: Path) -> Any:
-        """Return a scalar; of a law without the parameters that are axes."""
-        value = self._grid.scalars[path]
-        varied = {axis[-1] for axis in self._grid.axes if axis[:-1] == path}
-        if not varied:
-            return value
-        return replace(value, parameters=tuple(pair for pair in value.parameters if pair[0] not in varied))
+        """Return a scalar; of a kind without the parameters that are axes."""
+        below = [axis[len(path) :] for axis in self._grid.axes if axis[: len(path)] == path]
+        return _without(self._grid.scalars[path], below)
 
     def resolved(self) -> dict[str, Any]:
         """Return the whole sweep as a JSON-able dict, defaults filled in: ``Sweep(**resolved)`` equals it."""
@@ -223,6 +256,15 @@ class Sweep:
         axes = " × ".join(f"{name}: {len(values)}" for name, values in self.axes.items())
         grid = f"{len(self.cells)} cells ({axes})" if axes else "1 cell"
         return f"<Sweep {self.name!r}: {grid}, scale {', '.join(self.scale_labels)}, {self.trials} trials>"
+
+
+def _without(value: Any, below: list[Path]) -> Any:
+    """Return a choice without the parameters at these paths in it."""
+    if not below:
+        return value
+    inner = {name: [path[1:] for path in below if path[0] == name] for name, _ in value.parameters}
+    kept = tuple((name, _without(one, inner[name])) for name, one in value.parameters if () not in inner[name])
+    return replace(value, parameters=kept)
 
 
 def _put(tree: dict[str, Any], path: Path, value: Any) -> None:

@@ -75,7 +75,7 @@ def test_only_what_shapes_the_draw_changes_the_key():
         {"seed": 2**63},
         {"n_keys": 2**31},
         {"n_queries": True},
-        {"precision": "float16"},
+        {"precision": "float8"},
         {"causal": 1},
         {"causal": "yes"},
         {"causal": True, "n_queries": 5, "n_keys": 4},

@@ -17,7 +17,7 @@ from sim.cell import Cell, Side
 from sim.errors import InputError
 from sim.kinds import Choice, Parameter
 from sim.laws import LAWS
-from sim.scales import SCALES
+from sim.scales import SCALES, Rule, ScaleRule
 from sim.sweep import Histogram, Sweep
 from sim.tally import FAMILIES
 
@@ -37,7 +37,9 @@ def heavy(monkeypatch):
     monkeypatch.setitem(LAWS, "tilted", replace(LAWS["gaussian"], parameters={"skew": skew}))
     cap = Parameter(50, "a number above 0", lambda x: x > 0)
     power = Parameter(None, "a number", lambda x: True)
-    monkeypatch.setitem(SCALES, "softcap", replace(SCALES["none"], parameters={"cap": cap, "power": power}))
+    monkeypatch.setitem(
+        SCALES, "softcap", ScaleRule(parameters={"cap": cap, "power": power}, rule=lambda d_k, cap, power: Rule(1))
+    )
 
 
 # What a sweep is ----------------------------------------------------------------------------------
