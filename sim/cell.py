@@ -8,38 +8,19 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NoReturn, cast, get_args
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from sim.kinds import Choice
-from sim.laws import LAWS
-from sim.reading import (
-    Real,
-    Record,
-    RefusedError,
-    Table,
-    Whole,
-    canonical,
-    canonical_json,
-    in_range,
-    read_choice,
-    read_name,
-    show,
-)
-from sim.structure import DEPENDENT, INITS, NORMALIZE, PAIR, SCORES, WITHIN
+from sim.reading import Record, RefusedError, Whole, canonical, canonical_json, label, read_choice, read_name, show
+from sim.side import NONE, Projection, Rotation, Side, Tokens, or_none
+from sim.structure import PAIR, SCORES
 
 __all__ = ["PRECISIONS", "SCALE_AT", "Cell", "Projection", "Rotation", "Side", "Tokens", "visible_keys"]
 
 Precision = Literal["float32", "float64", "float16", "bfloat16"]
 ScaleAt = Literal["scores", "query", "both"]
-Attention = Literal["self", "cross"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 SCALE_AT: tuple[str, ...] = get_args(ScaleAt)
-ATTENTION: tuple[str, ...] = get_args(Attention)
-NONE = Choice("none")
-
-
-def _or_none(given: object) -> object:
-    return None if given == "none" else given
 
 
 def visible_keys(n_queries: int, n_keys: int, causal: bool) -> np.ndarray:
@@ -47,98 +28,6 @@ def visible_keys(n_queries: int, n_keys: int, causal: bool) -> np.ndarray:
     if causal:
         return np.arange(n_keys - n_queries + 1, n_keys + 1, dtype=np.int64)
     return np.full(n_queries, n_keys, np.int64)
-
-
-class Tokens(Table):
-    """Correlation `rho` between the vectors of one side."""
-
-    rho: Annotated[Real, Field(ge=0, le=1)] = Field(description="a number from 0 to 1")
-
-
-class Rotation(Table):
-    """Rotary position embedding: plane j of components 2j, 2j+1 turns by ``base^(-2j/d_k)`` a token."""
-
-    base: Annotated[Real, Field(gt=1), AfterValidator(in_range)] = Field(
-        default=10000.0, description="a finite number above 1"
-    )
-
-
-class Projection(Table):
-    """Projection of tokens of width `d_model` through W_Q and W_K, drawn for each trial.
-
-    Attributes
-    ----------
-    init : str
-        How the weights are drawn: of :data:`sim.structure.INITS`.
-    d_model : int
-        Width of a token.
-    attention : {"cross", "self"}
-        Whether queries and keys are of tokens of their own, or of the same.
-    tied : bool
-        Whether W_Q and W_K are one matrix.
-    bias_std : float
-        Standard deviation of the normal biases.
-    """
-
-    init: Annotated[str, PlainValidator(lambda given: read_name(given, list(INITS)))]
-    d_model: Whole = Field(ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
-    attention: Annotated[Attention, PlainValidator(lambda given: read_name(given, ATTENTION))] = "cross"
-    tied: bool = Field(default=False, strict=True, description="true or false")
-    bias_std: Annotated[Real, Field(ge=0), AfterValidator(in_range)] = Field(
-        default=0.0, description="a finite number of at least 0"
-    )
-
-
-class Side(Record):
-    """The vectors of one side, query or key: each element is ``mean + std * z`` with z from the law and structure.
-
-    Under a projection, all up to `std` is of the tokens that are projected.
-
-    Attributes
-    ----------
-    law, dependent, within : Choice
-        The law of an element, and the structure of a vector: of :data:`sim.laws.LAWS`, :data:`sim.structure.DEPENDENT`
-        and :data:`sim.structure.WITHIN`.
-    tokens : Tokens or None
-        Correlation between vectors.
-    mean, std : float
-        Of every element.
-    normalize : Choice
-        Of :data:`sim.structure.NORMALIZE`.
-    rotation : Rotation or None
-        By the vector's place.
-    """
-
-    law: Annotated[Choice, PlainValidator(lambda given: read_choice(given, LAWS))] = Field(
-        default=Choice("gaussian"), description="a law"
-    )
-    dependent: Annotated[Choice, PlainValidator(lambda given: read_choice(given, DEPENDENT))] = NONE
-    within: Annotated[Choice, PlainValidator(lambda given: read_choice(given, WITHIN))] = NONE
-    tokens: Annotated[Tokens | None, BeforeValidator(_or_none)] = Field(
-        default=None, description="a table of rho, or none"
-    )
-    mean: Annotated[Real, AfterValidator(in_range)] = Field(default=0.0, description="a finite number")
-    std: Annotated[Real, Field(ge=0), AfterValidator(in_range)] = Field(
-        default=1.0, description="a finite number of at least 0"
-    )
-    normalize: Annotated[Choice, PlainValidator(lambda given: read_choice(given, NORMALIZE))] = NONE
-    rotation: Annotated[Rotation | None, BeforeValidator(_or_none)] = Field(
-        default=None, description="a table of base, or none"
-    )
-
-    @property
-    def shape(self) -> float:
-        """The law's parameter, 0 where it has none."""
-        return next((float(value) for _, value in self.law.parameters), 0.0)
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields that differ from their defaults; tokens that do not correlate are none."""
-        return {name: value for name, value in super().given.items() if value != Tokens(rho=0)}
-
-    def draw_fields(self) -> dict[str, Any]:
-        """Return the canonical form, defaults left out."""
-        return {name: canonical(value) for name, value in self.given.items()}
 
 
 _SIDE = f"a table of {', '.join(Side.model_fields)}"
@@ -168,7 +57,7 @@ class Cell(Record):
     """
 
     seed: Whole = Field(default=0, ge=0, lt=2**63, description=f"a whole number from 0 to {2**63 - 1}")
-    # None only of scores without vectors, which _check_d_k sees to: everywhere else it is a number.
+    # None of scores without vectors alone, which _check_score sees to; all that has vectors takes it for a number.
     d_k: Whole = Field(default=cast(int, None), ge=1, le=2**20, description=f"a whole number from 1 to {2**20}")
     n_queries: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
     n_keys: Whole = Field(ge=1, lt=2**31, description=f"a whole number from 1 to {2**31 - 1}")
@@ -178,7 +67,7 @@ class Cell(Record):
     query: Side = Field(default=Side(), description=_SIDE)
     key: Side = Field(default=Side(), description=_SIDE)
     pair: Annotated[Choice, PlainValidator(lambda given: read_choice(given, PAIR))] = NONE
-    projection: Annotated[Projection | None, BeforeValidator(_or_none)] = Field(
+    projection: Annotated[Projection | None, BeforeValidator(or_none)] = Field(
         default=None, description=f"a table of {', '.join(Projection.model_fields)}, or none"
     )
     score: Annotated[Choice, PlainValidator(lambda given: read_choice(given, SCORES))] = Choice("dot")
@@ -215,7 +104,8 @@ class Cell(Record):
             del fields["d_k"]
         sides = {"query": self.query.draw_fields(), "key": self.key.draw_fields()}
         fields |= {name: side for name, side in sides.items() if side}
-        fields |= {name: canonical(self.given[name]) for name in ("pair", "projection") if name in self.given}
+        between = {"pair": self.pair, "projection": self.projection}
+        fields |= {name: canonical(value) for name, value in between.items() if value not in (NONE, None)}
         if draws := SCORES[self.score.kind].draws:
             kept = tuple(pair for pair in self.score.parameters if pair[0] in draws)
             fields["score"] = replace(self.score, parameters=kept).canonical
@@ -237,8 +127,10 @@ class Cell(Record):
 
     @property
     def _is_plain(self) -> bool:
-        structured = {"pair", "projection", "score"} & self.given.keys()
-        return not structured and all(side.given.keys() <= {"law", "mean", "std"} for side in (self.query, self.key))
+        sides = self.query.given.keys() | self.key.given.keys()
+        return (
+            self.pair == NONE and not self.projection and self.score.kind == "dot" and sides <= {"law", "mean", "std"}
+        )
 
     def philox_key(self) -> tuple[int, int]:
         """Return the two 32-bit words of the generator's key: a hash of :meth:`draw_fields`."""
@@ -268,15 +160,15 @@ def _check_score(cell: Cell) -> None:
             if name in given:
                 _refuse(
                     name,
-                    f"is not allowed with score = {show(cell.score.label)}: its scores are drawn themselves, without "
-                    f"queries and keys; leave {name} out, or give another score",
+                    f"is not allowed with score = {cell.score.label!r}: its scores are drawn themselves, without "
+                    f"queries and keys; leave it out, or give another score",
                 )
     elif cell.d_k is None:
         _refuse("d_k", "is missing: give a whole number or a list of them")
     if cell.scale_at != "scores" and kind != "dot":
         _refuse(
             "scale_at",
-            f"= {cell.scale_at!r} is not allowed with score = {show(cell.score.label)}: only a dot product is the same "
+            f"= {cell.scale_at!r} is not allowed with score = {cell.score.label!r}: only a dot product is the same "
             f"when its vectors are scaled; leave scale_at out, or give score = 'dot'",
         )
 
@@ -311,11 +203,11 @@ def _check_projection(cell: Cell) -> None:
             f"are of the same tokens; give n_tokens, or attention = 'cross'",
         )
     for name in _OF_TOKENS:
-        query, key = (canonical(getattr(side, name)) for side in (cell.query, cell.key))
-        if query != key:
+        if cell.query.given.get(name) != cell.key.given.get(name):
+            query, key = (show(label(getattr(side, name))) for side in (cell.query, cell.key))
             _refuse(
                 "projection.attention",
-                f"= 'self' is not allowed with query.{name} = {show(query)} and key.{name} = {show(key)}: queries and "
+                f"= 'self' is not allowed with query.{name} = {query} and key.{name} = {key}: queries and "
                 f"keys are of the same tokens; describe them in [vectors], or give attention = 'cross'",
             )
 
@@ -325,8 +217,8 @@ def _check_sides(cell: Cell) -> None:
     if not cell.has_vectors:
         return
     for name, side in (("query", cell.query), ("key", cell.key)):
-        _check_within(name, side, cell.width)
-        _check_vectors(name, side, cell)
+        _check_within(name, side, cell)
+        _check_length(name, side, cell)
         if side.rotation and cell.d_k % 2:
             _refuse(
                 f"{name}.rotation",
@@ -335,43 +227,45 @@ def _check_sides(cell: Cell) -> None:
             )
 
 
-def _check_within(name: str, side: Side, width: int) -> None:
+def _check_within(name: str, side: Side, cell: Cell) -> None:
     kind = side.within.kind
-    if kind == "outliers" and (count := side.within.get("count")) > width:
+    width = f"projection.d_model = {cell.width}" if cell.projection else f"d_k = {cell.width}"
+    if kind == "outliers" and (count := side.within.get("count")) > cell.width:
         _refuse(
-            f"{name}.within.count", f"= {count} is not allowed: it must be at most {width}, the components there are"
+            f"{name}.within.count",
+            f"= {count} is not allowed with {width}: it must be at most the number of components",
         )
-    if kind == "equicorrelated" and (rho := side.within.get("rho")) * (width - 1) <= -1:
+    if kind == "equicorrelated" and (rho := side.within.get("rho")) * (cell.width - 1) <= -1:
         _refuse(
             f"{name}.within.rho",
-            f"= {rho} is not allowed: it must be above {-1 / (width - 1):.6g}, as more opposed to each "
-            f"other {width} components cannot all be",
+            f"= {rho:g} is not allowed with {width}: it must be above {-1 / (cell.width - 1):.6g}, at which the sum of "
+            f"the components no longer varies",
         )
 
 
-def _check_vectors(name: str, side: Side, cell: Cell) -> None:
+def _check_length(name: str, side: Side, cell: Cell) -> None:
     """Refuse to normalize vectors that are certain to have no length."""
-    layered = side.normalize.kind == "layer"
-    if side.normalize == NONE and cell.score.kind != "cosine":
+    if side.normalize != NONE:
+        path, what = f"{name}.normalize", side.normalize
+    elif cell.score.kind == "cosine":
+        path, what = "score", cell.score
+    else:
         return
-    what = f"{name}.normalize" if side.normalize != NONE else "score"
-    shown = side.normalize.label if side.normalize != NONE else cell.score.label
-    constant = side.std == 0 and not cell.projection
     if side.std == side.mean == 0 and not (cell.projection and cell.projection.bias_std):
         _refuse(
-            what,
-            f"= {shown!r} is not allowed with {name} mean 0 and std 0: the vectors are zero and have no direction; "
-            f"give a std above 0",
+            path,
+            f"= {what.label!r} is not allowed with {name} mean 0 and std 0: the vectors are zero, without a "
+            f"direction; give a std above 0",
         )
-    if layered and cell.d_k == 1:
+    if what.kind == "layer" and cell.d_k == 1:
         _refuse(
-            what,
-            f"= {shown!r} is not allowed with d_k = 1: less its mean a single component is zero; give a d_k of at "
+            path,
+            f"= {what.label!r} is not allowed with d_k = 1: less its mean a single component is zero; give a d_k of at "
             f"least 2, or another normalize",
         )
-    if layered and constant:
+    if what.kind == "layer" and side.std == 0 and not cell.projection:
         _refuse(
-            what,
-            f"= {shown!r} is not allowed with {name} std 0: less their mean the equal components are zero; give a std "
-            f"above 0, or another normalize",
+            path,
+            f"= {what.label!r} is not allowed with {name} std 0: less their mean the equal components are zero; give a "
+            f"std above 0, or another normalize",
         )

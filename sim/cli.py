@@ -150,7 +150,8 @@ def measure(
     ],
     key: Annotated[str, typer.Option(metavar="FILE", help="K, likewise. The last two axes are token × d_k.")],
     scale: Annotated[
-        str, typer.Option(metavar="RULES", help="Names, such as sqrt_dk, and factors, such as 0.125.")
+        str,
+        typer.Option(metavar="RULES", help="Names, such as sqrt_dk or softcap(cap=50), and factors, such as 0.125."),
     ] = "none,sqrt_dk,dk",
     observables: Annotated[str | None, typer.Option(metavar="FAMILIES", help="All unless given.")] = None,
     precision: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",

@@ -24,8 +24,6 @@ MAX_CELLS = 1_000_000
 
 # What stands for two fields of a cell at once.
 BOTH = {"n_tokens": ("n_queries", "n_keys"), "vectors": ("query", "key")}
-
-
 # The fields of the tables that have no kinds to choose from, in the order of the schema.
 _BELOW = {
     "query": tuple(Side.model_fields),
@@ -168,11 +166,10 @@ def _scalars(fields: Mapping[str, Any], cell: Cell, axes: Mapping[Path, Any]) ->
     for path in _schema(fields):
         if path in axes or (path[0] in ("d_k", "vectors", "query", "key") and not cell.has_vectors):
             continue
-        record = _value_at(cell, path[:-1])
-        value = getattr(record, BOTH.get(path[0], path)[0] if not path[1:] else path[-1])
         varied = any(axis[: len(path)] == path for axis in axes)
-        if path[-1] not in _ALWAYS and path[-1] not in record.given and not varied:
+        if path[-1] not in _ALWAYS and path[-1] not in _value_at(cell, path[:-1]).given and not varied:
             continue
+        value = _value_at(cell, path)
         if isinstance(value, Table):
             scalars |= {(*path, name): inner for name, inner in value.given.items() if (*path, name) not in axes}
         else:

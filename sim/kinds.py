@@ -127,7 +127,9 @@ def _read_short_form(text: str) -> str | float | dict[str, Any]:
 
 
 def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            pass
+    return text

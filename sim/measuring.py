@@ -29,7 +29,7 @@ from sim.given import Given, run_given
 from sim.observables import OBSERVABLES
 from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
 from sim.quantiles import scaled_edges
-from sim.reading import canonical, repeated, show
+from sim.reading import RefusedError, canonical, read_name, repeated, show
 from sim.sweep import Sweep
 from sim.tally import FAMILIES, Layout
 
@@ -205,6 +205,10 @@ def _sweep(
     for name, given in (("causal", causal), ("precision", precision)):
         if isinstance(given, (list, tuple)):  # an axis in a sweep
             raise InputError(f"{name} = {show(given)} is not allowed: a list may not stand here; give one value")
+    try:
+        read_name(precision, tuple(_LARGEST))  # a sweep also knows precisions that are emulated
+    except RefusedError as refusal:
+        raise InputError(f"precision{refusal}") from None
     return Sweep(
         d_k=heads.query.shape[-1],
         n_queries=heads.n_queries,

@@ -192,7 +192,8 @@ class Record(BaseModel):
     def given(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
         fields = type(self).model_fields
-        return {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
+        written = {name: getattr(self, name) for name in fields if name in self.model_fields_set}  # others are defaults
+        return {name: value for name, value in written.items() if value != fields[name].default}
 
 
 class Table(Record):

@@ -47,6 +47,8 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     """Refuse what is wrong with the fields as a whole, before any value is looked at."""
     for name in fields:
         if name not in _FIELDS:
+            if name in Side.model_fields:
+                raise InputError(f"{name} is unknown here: it belongs in [vectors], [query] or [key]")
             raise InputError(unknown_key((name,), _FIELDS))
     for both, (one, other) in BOTH.items():
         if both in fields and (clash := [name for name in (one, other) if name in fields]):
@@ -66,11 +68,23 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 def _fitted(settings: Settings, cells: tuple[Cell, ...]) -> Settings:
     """Return the settings with the defaults that suit the cells, or refuse what the cells cannot have."""
-    if all(cell.has_vectors for cell in cells):  # or none has, as d_k is there or not
-        _check_factors(settings.scale, {cell.d_k for cell in cells})
-        return settings
+    if not cells[0].has_vectors:  # nor has any other cell, as there is no d_k
+        settings = _without_vectors(settings, cells[0].score.label)
+    for scale in settings.scale:
+        for d_k in {cell.d_k for cell in cells}:
+            factor = scale_rule(scale, d_k).factor
+            if factor and not 1e-9 <= abs(factor) <= 1e9:
+                at = f" with d_k = {d_k}" if d_k else ""
+                raise InputError(
+                    f"scale = {scale_label(scale)!r} is not allowed{at}: it multiplies by {factor:.3g}, which must be "
+                    f"0, or between 1e-9 and 1e9 in size"
+                )
+    return settings
+
+
+def _without_vectors(settings: Settings, score: str) -> Settings:
+    """Return the settings for scores that are drawn themselves, without what needs d_k or vectors."""
     given = settings.model_fields_set
-    score = next(cell.score.label for cell in cells if not cell.has_vectors)
     if "observables" in given and "gradients" in settings.observables:
         raise InputError(
             f"observables = 'gradients' is not allowed with score = {score!r}: its scores are drawn themselves, "
@@ -81,21 +95,9 @@ def _fitted(settings: Settings, cells: tuple[Cell, ...]) -> Settings:
             f"scale = {refused[0]!r} is not allowed with score = {score!r}, which has no d_k; give none, a number, "
             f"log_n or softcap, the last two after none or a number"
         )
-    without = tuple(family for family in settings.observables if family != "gradients")
+    families = tuple(family for family in settings.observables if family != "gradients")
     scale = settings.scale if "scale" in given else (Choice("none"),)
-    return settings.model_copy(update={"observables": without, "scale": scale})
-
-
-def _check_factors(scales: tuple[Choice | float, ...], lengths: set[int]) -> None:
-    """Refuse rules whose factor leaves the range in which scores stay within single precision."""
-    for scale in scales:
-        for d_k in lengths:
-            factor = scale_rule(scale, d_k).factor
-            if factor and not 1e-9 <= abs(factor) <= 1e9:
-                raise InputError(
-                    f"scale = {scale_label(scale)!r} is not allowed with d_k = {d_k}: it multiplies by {factor:.3g}, "
-                    f"which must be 0, or between 1e-9 and 1e9 in size"
-                )
+    return settings.model_copy(update={"observables": families, "scale": scale})
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -115,18 +117,29 @@ class Sweep:
     trials : int
         Independent trials per cell, exact; 1000 unless given. No axis.
     scale : name, table, number, or a list of them
-        Scale rules; they add no cells. ``["none", "sqrt_dk", "dk"]`` unless given.
+        Scale rules; they add no cells. ``["none", "sqrt_dk", "dk"]`` unless given (without `d_k` ``["none"]``).
     observables : list of str
         The families to compute; all but "spectrum", which costs several passes, unless given. No axis.
     causal : bool
         Whether query i sees only the keys up to its own place (the last query all of them); false unless given.
-    precision : {"float32", "float64"}
-        float32 unless given.
+    precision : {"float32", "float64", "float16", "bfloat16"}
+        float32 unless given; the last two emulate hardware.
+    scale_at : {"scores", "query", "both"}
+        What the scale multiplies; the scores unless given.
     vectors : dict
         ``{"law": ..., "mean": ..., "std": ...}`` of both sides; gaussian, 0 and 1 unless given. A law is
-        a name or a table ``{"kind": ..., parameters}``.
+        a name or a table ``{"kind": ..., parameters}``. Further fields give structure, none unless given:
+        `dependent`, `within` and `normalize` (names or tables, see :mod:`sim.structure`), `tokens` ``{"rho": ...}``
+        and `rotation` ``{"base": ...}``.
     query, key : dict
         The same for each side, in the place of `vectors`.
+    pair : name or table
+        Dependence between the sides: none, or a table of kind paired or shared.
+    projection : dict
+        ``{"init": ..., "d_model": ..., "attention": "cross", "tied": False, "bias_std": 0}``: the vectors' law up to
+        their mean is then of tokens of width `d_model`.
+    score : name or table
+        The score function; dot unless given. Of kind iid, scores are drawn without vectors: there is no `d_k`.
     histogram : dict
         ``{"low": ..., "high": ..., "bins": 256}`` in raw units. No axis.
     threshold, gradient_threshold, quantile : float or list of float

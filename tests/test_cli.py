@@ -389,7 +389,11 @@ def test_a_sweep_may_not_have_the_name_of_an_experiment(folder: Path, engine: Si
         ("--out file", "--out: 'file/measure' cannot be written"),
         ("--dims layer,head", "--dims: got ['layer', 'head']; the arrays have 1 leading axis"),
         ("--scale=", "--scale is empty"),
-        ("--scale softcap(cap=50)", "--scale.kind = 'softcap' is not allowed: it must be one of none"),
+        ("--scale softcup(cap=50)", "--scale.kind = 'softcup' is not allowed: it must be one of none"),
+        (
+            "--scale softcap(cap=50,after=log_n)",
+            "--scale.after = 'log_n' is not allowed: it must be one of none, sqrt_dk",
+        ),
         ("--observables= --out a/b", "--observables = '' is not allowed: it must be one of scores"),
     ],
 )

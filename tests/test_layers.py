@@ -32,6 +32,7 @@ FLOORS = [
         "grid",
         "settings",
         "cell",
+        "side",
     ],
     [
         "structure",

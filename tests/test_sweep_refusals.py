@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.cell import Cell
 from sim.errors import InputError
 from sim.settings import Settings
 from sim.sweep import Sweep
@@ -327,8 +328,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
 # Junk ---------------------------------------------------------------------------------------------
 
 WORDS = st.sampled_from(
-    ["law", "mean", "std", "kind", "low", "high", "bins", "gaussian", "uniform", "sqrt_dk", "scores", "float32", "d_k"]
-)
+    ["law", "mean", "std", "kind", "low", "high", "bins", "gaussian", "uniform", "sqrt_dk", "scores", "float32", "d_k",
+     "within", "tokens", "rotation", "normalize", "none", "rms", "ar1", "rho", "cosine", "iid", "softcap", "after",
+     "init", "he", "d_model", "attention", "self", "count", "outliers", "paired", "base"]
+)  # fmt: skip
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(1, 9), st.floats(), st.text(max_size=5), WORDS, st.binary()
 )
@@ -337,7 +340,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | SCALARS, inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = [*Settings.model_fields, "seed", "d_k", "n_tokens", "precision", "vectors", "query", "key", "d_q"]
+FIELDS = [*Settings.model_fields, *Cell.model_fields, "n_tokens", "vectors", "d_q"]
 
 
 def sweep_or_message(fields):
