@@ -15,7 +15,7 @@ import scipy.linalg  # noqa: F401  (loads the BLAS that compiled code calls)
 from threadpoolctl import threadpool_limits
 
 from bench.work import SEED, Row, factors
-from sim.block import product
+from sim.tiles import product
 from sim.draw import fill_words
 from sim.elementary import LOG2_E
 from sim.jit import inner, kernel

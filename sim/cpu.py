@@ -124,8 +124,9 @@ def _run_batch(plan: Plan, layout: Layout, first: int, stop: np.ndarray) -> list
 
 
 def _run(plan: Plan, first: int, tallies: Array, bins: Array, bin_rows: Array, stop: Array) -> None:
+    no_sample = np.empty(0, plan.measures.exponents.dtype)
     run_blocks(
-        first, plan.query, plan.key, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, stop
+        first, plan.draw, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, no_sample, stop
     )
 
 

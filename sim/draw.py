@@ -1,12 +1,10 @@
-"""Drawing one side's vectors, a tile of tokens at a time, stored as (element, token).
+"""Elements by a law, a tile of tokens at a time, stored as (element, token).
 
 Tokens are contiguous, so that the loop over them vectorises at any d_k, and the tile is the right
 operand of the score product as it stands.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -17,18 +15,12 @@ from sim.jit import inner, kernel
 from sim.laws import LAWS
 from sim.philox import philox4x32
 
-__all__ = ["GIVEN", "LAW_CODES", "Side", "draw_side", "fill_words", "padded"]
+__all__ = ["LAW_CODES", "SECOND_WORDS", "START", "fill", "fill_words", "padded"]
 
-LAW_CODES = {name: code for code, name in enumerate(LAWS)}
-GIVEN = -1  # in the place of a law's code: the vectors are not drawn, they are there
-
-
-class Side(NamedTuple):
-    """One side's law, (mean, std, the law's parameter) in the precision of the draw, and its vectors if given."""
-
-    law: int
-    numbers: np.ndarray
-    given: np.ndarray  # (tokens, d_k), of no length where the vectors are drawn
+# Typed, as Numba would compile what takes them once more for every literal.
+LAW_CODES = {name: np.int64(code) for code, name in enumerate(LAWS)}
+START = np.int64(0)  # the first element, the first token
+SECOND_WORDS = np.uint32(2**16)  # between a tensor's first four words of a counter and its second four
 
 
 @inner
@@ -37,18 +29,7 @@ def padded(d_k):
     return 4 * ((d_k + 3) // 4)
 
 
-def _fill(law, out, first, trial, tensor, key, mean, std, shape):
-    """Write the elements of tokens `first` ... into `out`, of shape (padded(d_k), tokens).
-
-    Parameters
-    ----------
-    law : int
-        A value of :data:`LAW_CODES`.
-    trial, tensor : uint32
-        The last two numbers of the counter; `key` is the pair of uint32 of the cell.
-    mean, std, shape : float
-        In the precision of `out`.
-    """
+def _fill(law, out, element, first, trial, tensor, key, numbers):
     raise NotImplementedError("compiled code only")
 
 
@@ -60,24 +41,43 @@ def fill_words(words, element, first, trial, tensor, key):
         words[0, t], words[1, t], words[2, t], words[3, t] = philox4x32(counter, key)
 
 
-def _filler(law):
-    """Return the loop that fills a tile by one law: mean + std z."""
+def _filler(entry, law):
+    """Return the loop that fills a tile by one law, its transform `law`: mean + std z."""
 
+    # Words first, elements after: one loop would run at the width of the words' 64-bit products
+    # (a normal 1.75 ns, so 1.31, AVX2).
     @inner
-    def fill_by_law(out, first, trial, tensor, key, mean, std, shape):
-        # Words first, elements after: one loop would run at the width of the words' 64-bit products
-        # (a normal 1.75 ns, so 1.31, AVX2).
+    def fill_by_four(out, element, first, trial, tensor, key, numbers):
+        mean, std, constants = numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4])
         words = np.empty((4, out.shape[1]), np.uint32)
         for e in range(out.shape[0] // 4):
-            fill_words(words, np.uint32(e), first, trial, tensor, key)
+            fill_words(words, np.uint32(element + e), first, trial, tensor, key)
             for t in range(out.shape[1]):
-                a, b, c, d = law(words[0, t], words[1, t], words[2, t], words[3, t], shape)
+                a, b, c, d = law(words[0, t], words[1, t], words[2, t], words[3, t], constants)
                 out[4 * e, t] = mean + std * a
                 out[4 * e + 1, t] = mean + std * b
                 out[4 * e + 2, t] = mean + std * c
                 out[4 * e + 3, t] = mean + std * d
 
-    return fill_by_law
+    @inner
+    def fill_by_eight(out, element, first, trial, tensor, key, numbers):
+        mean, std, constants = numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4])
+        words, more = np.empty((4, out.shape[1]), np.uint32), np.empty((4, out.shape[1]), np.uint32)
+        for e in range(out.shape[0] // 4):
+            fill_words(words, np.uint32(element + e), first, trial, tensor, key)
+            fill_words(more, np.uint32(element + e), first, trial, np.uint32(tensor + SECOND_WORDS), key)
+            for t in range(out.shape[1]):
+                a, b, c, d = law(
+                    words[0, t], words[1, t], words[2, t], words[3, t],
+                    more[0, t], more[1, t], more[2, t], more[3, t],
+                    constants,
+                )  # fmt: skip
+                out[4 * e, t] = mean + std * a
+                out[4 * e + 1, t] = mean + std * b
+                out[4 * e + 2, t] = mean + std * c
+                out[4 * e + 3, t] = mean + std * d
+
+    return fill_by_four if entry.words == 4 else fill_by_eight
 
 
 def _switch(fillers, code=0):
@@ -85,39 +85,42 @@ def _switch(fillers, code=0):
     head = fillers[0]
     if len(fillers) == 1:
 
-        def last(law, out, first, trial, tensor, key, mean, std, shape):
-            head(out, first, trial, tensor, key, mean, std, shape)
+        def last(law, out, element, first, trial, tensor, key, numbers):
+            head(out, element, first, trial, tensor, key, numbers)
 
         return last
 
-    rest = numba.njit(_switch(fillers[1:], code + 1))
+    rest = numba.njit(inline="always")(_switch(fillers[1:], code + 1))
 
-    def choose(law, out, first, trial, tensor, key, mean, std, shape):
+    def choose(law, out, element, first, trial, tensor, key, numbers):
         if law == code:
-            head(out, first, trial, tensor, key, mean, std, shape)
+            head(out, element, first, trial, tensor, key, numbers)
         else:
-            rest(law, out, first, trial, tensor, key, mean, std, shape)
+            rest(law, out, element, first, trial, tensor, key, numbers)
 
     return choose
 
 
 @overload(_fill)
-def _fill_by_precision(law, out, first, trial, tensor, key, mean, std, shape):
+def _fill_by_precision(law, out, element, first, trial, tensor, key, numbers):
     precision = "float32" if out.dtype == types.float32 else "float64"
-    return _switch([_filler(getattr(entry, precision)) for entry in LAWS.values()])
-
-
-@inner
-def _copy_given(given, first, out):
-    for e in range(given.shape[1]):
-        for t in range(out.shape[1]):
-            out[e, t] = given[first + t, e]
+    return _switch([_filler(entry, getattr(entry, precision)) for entry in LAWS.values()])
 
 
 @kernel
-def draw_side(side, out, first, trial, tensor, key):
-    """Write the tokens `first` ... of one side into `out`, of shape (padded(d_k), tokens)."""
-    if side.law == GIVEN:
-        _copy_given(side.given, first, out)
-    else:
-        _fill(side.law, out, first, np.uint32(trial), tensor, key, side.numbers[0], side.numbers[1], side.numbers[2])
+def fill(law, out, element, first, trial, tensor, key, numbers):
+    """Write four elements from `element` on, and so forth, of the tokens `first` ... into `out`.
+
+    Parameters
+    ----------
+    law : int
+        A value of :data:`LAW_CODES`.
+    out : real (a multiple of 4, tokens)
+    element, first : int
+        The first two numbers of the counter: `element` counts fours.
+    trial, tensor : uint32
+        The last two; `key` is the pair of uint32 of the cell.
+    numbers : real (5,)
+        Mean, standard deviation and the law's three constants.
+    """
+    _fill(law, out, element, first, np.uint32(trial), tensor, key, numbers)

@@ -77,7 +77,7 @@ def run(
 def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterator[tuple[float, Plan, TreeNodes | None]]:
     """Yield (share done, plan, nodes) after every batch, the nodes once their cell is complete."""
     plans = (plan(sweep, cell, tally_layout) for cell in sweep.cells)
-    first = {cell.precision: cell for cell in reversed(sweep.cells)}
+    first = {cell.computes_in: cell for cell in reversed(sweep.cells)}
     for cell in first.values():
         sample = plan(sweep, cell, tally_layout)
         yield 0.0, sample, None

@@ -24,12 +24,12 @@ from sim.cpu import available_threads, blas_name, compile_kernels
 from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
-from sim.finish import FROBENIUS, GRADIENT_QUERY_SQ
 from sim.given import Given, run_given
 from sim.observables import OBSERVABLES
 from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
 from sim.quantiles import scaled_edges
 from sim.reading import RefusedError, canonical, read_name, repeated, show
+from sim.rows import FROBENIUS, GRADIENT_QUERY_SQ
 from sim.sweep import Sweep
 from sim.tally import FAMILIES, Layout
 

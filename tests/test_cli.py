@@ -39,7 +39,7 @@ class Plan:
     name: str = "plan"
     trials: int = 1000
     seed: int = 0
-    cells: tuple[Any, ...] = (SimpleNamespace(precision="float32"),)
+    cells: tuple[Any, ...] = (SimpleNamespace(computes_in="float32"),)
 
     def replace(self, **changes: Any) -> Plan:
         if changes.get("trials", 1) < 1:
