@@ -35,7 +35,7 @@ def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) ->
     """
     tallies, bins = layout.empty(1), layout.empty_bins(1)
     precision = plan.measures.exponents.dtype
-    sides = [Side(GIVEN, np.zeros(3, precision), np.ascontiguousarray(vectors, precision)) for vectors in (query, key)]
+    sides = [Side(GIVEN, np.zeros(5, precision), np.ascontiguousarray(vectors, precision)) for vectors in (query, key)]
     values = run_blocks(
         0,
         *sides,

@@ -150,7 +150,7 @@ def _power_of_two(at_most: int, limit: int) -> int:
 
 
 def _side(side: SideFields, precision: str) -> Side:
-    numbers = np.array([side.mean, side.std, side.shape], precision)
+    numbers = np.array([side.mean, side.std, *LAWS[side.law.kind].constants(side.shape)], precision)
     return Side(LAW_CODES[side.law.kind], numbers, np.empty((0, 0), precision))
 
 
