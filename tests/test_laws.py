@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sim.block import draw_side
 from sim.cell import Cell
-from sim.draw import LAW_CODES, SECOND_FOUR, Side, fill_words, padded
+from sim.draw import LAW_CODES, SECOND_FOUR, START, fill, fill_words, padded
 from sim.kinds import Choice
 from sim.laws import LAWS
 from sim.philox import KEY, QUERY
@@ -100,11 +99,10 @@ def draws(law, shape, precision="float32", tensor=KEY, tokens=TOKENS, trials=TRI
     cell = Cell(**{"d_k": D_K, "n_queries": TOKENS, "n_keys": TOKENS, **sides, **fields})
     mean, std = (cell.query.mean, cell.query.std) if tensor == QUERY else (cell.key.mean, cell.key.std)
     numbers = np.array([mean, std, *LAWS[law].constants(shape)], precision)
-    side = Side(LAW_CODES[law], numbers, np.empty((0, 0), precision))
     out = np.empty((trials, padded(cell.d_k), tokens), precision)
     words_key = tuple(map(np.uint32, words_key or cell.philox_key()))
     for trial in range(trials):
-        draw_side(side, out[trial], 0, trial, tensor, words_key)
+        fill(LAW_CODES[law], out[trial], START, START, np.uint32(trial), tensor, words_key, numbers)
     mean, std = numbers[:2].astype(float)
     return (out[:, : cell.d_k].astype(float) - mean) / std
 
