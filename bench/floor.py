@@ -15,13 +15,12 @@ import scipy.linalg  # noqa: F401  (loads the BLAS that compiled code calls)
 from threadpoolctl import threadpool_limits
 
 from bench.work import SEED, Row, factors
-from sim.tiles import product
 from sim.draw import fill_words
 from sim.elementary import LOG2_E
 from sim.jit import inner, kernel
 from sim.laws import LAWS
 from sim.philox import QUERY
-from sim.tiles import exponentials
+from sim.tiles import exponentials, product
 
 __all__ = ["PARTS", "one_thread", "seconds", "steps"]
 

@@ -6,6 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.draw import padded
+from sim.given import Given, run_given
+from sim.philox import KEY
+from sim.plan import Plan, layout, plan
 from sim.rows import (
     EFFECTIVE_KEYS,
     ENTROPY,
@@ -17,10 +21,6 @@ from sim.rows import (
     TRACE,
     WEIGHT_MAX,
 )
-from sim.draw import padded
-from sim.given import Given, run_given
-from sim.philox import KEY
-from sim.plan import Plan, layout, plan
 from sim.sweep import Sweep
 from sim.tally import BINS, PARTS, Layout
 from sim.vectors import draw_side, draw_weights
