@@ -93,6 +93,11 @@ class Cell(Record):
         """The length of what the law and all up to the mean act on: d_model under a projection, else d_k."""
         return self.projection.d_model if self.projection else self.d_k
 
+    @property
+    def computes_in(self) -> str:
+        """The type that vectors and scores are held in: of the narrow ones, float32 with their values."""
+        return "float64" if self.precision == "float64" else "float32"
+
     def draw_fields(self) -> dict[str, Any]:
         """Return the fields that shape Q and K, or the scores drawn in their place, in canonical form.
 

@@ -299,10 +299,10 @@ def _check_writable(path: Path) -> None:
         ) from error
 
 
-def _announce_compiling() -> None:
-    from sim.jit import is_cold
+def _announce_compiling(sweep: Sweep) -> None:
+    from sim.jit import is_compiled
 
-    if is_cold():
+    if not all(map(is_compiled, {cell.computes_in for cell in sweep.cells})):
         print("compiling the kernels: half a minute, once for each precision", file=sys.stderr, flush=True)
 
 
@@ -314,7 +314,7 @@ def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None
         from sim.engine import run as simulate
         from sim.meter import Meter
 
-        _announce_compiling()
+        _announce_compiling(sweep)
 
         with Meter(label) as meter:
             dataset = simulate(sweep, threads=threads, progress=meter, command=_command_line())

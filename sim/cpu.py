@@ -8,22 +8,28 @@ fork or by a second Python thread.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
+import numba
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the BLAS that kernels call, so that it can be held to one thread)
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sim.block import run_blocks
-from sim.plan import Plan
+from sim.jit import is_compiled, mark_compiled
+from sim.plan import Plan, layout, plan
+from sim.provenance import PACKAGE
+from sim.sweep import Sweep
 from sim.tally import Layout, Node, aligned_runs, merge_tree
 
 Array = np.ndarray
 
-__all__ = ["available_threads", "blas_name", "compile_kernels", "run_batches"]
+__all__ = ["available_threads", "blas_name", "compile_into_cache", "compile_kernels", "run_batches"]
 
 
 def available_threads() -> int:
@@ -43,10 +49,33 @@ def blas_name() -> str:
 
 
 def compile_kernels(plan: Plan, layout: Layout) -> None:
-    """Compile what `plan` needs, or load it from the disk cache."""
+    """Compile what `plan` needs if no process did so before, and load it from the disk cache.
+
+    Compiled by a process of its own: where a kernel is compiled, LLVM links the inner loops as they were compiled by
+    themselves, while in the cache they are optimised once more as parts of their caller, and then add in another order.
+    All that compute shall load the same code.
+    """
+    precision = plan.measures.exponents.dtype.name
+    if not (is_compiled(precision) or numba.config.DISABLE_JIT):
+        statement = f"from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        # Where it fails, this process compiles, and fails with the reason or does without the same last bits.
+        subprocess.run([sys.executable, "-c", statement], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    _load_kernels(plan, layout)
+
+
+def _load_kernels(plan: Plan, layout: Layout) -> None:
     stop = np.zeros(1, np.uint8)
     _run(plan, 0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64), stop)
     merge_tree(layout.empty(2), layout.segments)
+
+
+def compile_into_cache(precision: str) -> None:
+    """Compile the kernels of one precision, and leave them in the disk cache for others."""
+    sweep = Sweep(d_k=1, n_tokens=1, trials=1, precision=precision)
+    tally_layout = layout(sweep)
+    _load_kernels(plan(sweep, sweep.cells[0], tally_layout), tally_layout)
+    mark_compiled(precision)
 
 
 def run_batches(plans: Iterable[Plan], layout: Layout, threads: int) -> Iterator[tuple[Plan, list[Node]]]:
@@ -95,8 +124,9 @@ def _run_batch(plan: Plan, layout: Layout, first: int, stop: np.ndarray) -> list
 
 
 def _run(plan: Plan, first: int, tallies: Array, bins: Array, bin_rows: Array, stop: Array) -> None:
+    no_sample = np.empty(0, plan.measures.exponents.dtype)
     run_blocks(
-        first, plan.query, plan.key, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, stop
+        first, plan.draw, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, no_sample, stop
     )
 
 

@@ -77,9 +77,11 @@ def run(
 def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterator[tuple[float, Plan, TreeNodes | None]]:
     """Yield (share done, plan, nodes) after every batch, the nodes once their cell is complete."""
     plans = (plan(sweep, cell, tally_layout) for cell in sweep.cells)
-    first = plan(sweep, sweep.cells[0], tally_layout)
-    yield 0.0, first, None
-    compile_kernels(first, tally_layout)
+    first = {cell.computes_in: cell for cell in reversed(sweep.cells)}
+    for cell in first.values():
+        sample = plan(sweep, cell, tally_layout)
+        yield 0.0, sample, None
+        compile_kernels(sample, tally_layout)
     done_cells, done_blocks = 0, 0
     tree: TreeNodes | None = None
     for cell_plan, nodes in run_batches(plans, tally_layout, threads):

@@ -37,7 +37,7 @@ class Tallies:
         self._layout = layout
         self.sizes = layout.part(groups, "trials")
         self.trials = float(self.sizes.sum())
-        self.rows = self["rows"][:, None]
+        self.rows = self["rows"][:, None] - self["lost_rows"]
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return a part, of shape (1 + groups, *part)."""
@@ -54,7 +54,7 @@ class Tallies:
         return np.concatenate([whole, whole - counts]) if len(counts) > 1 else whole
 
     def row_mean(self, name: str) -> np.ndarray:
-        """Return the mean over rows of a row quantity, of shape (1 + groups, scales)."""
+        """Return the mean over rows, but those without a softmax, of a row quantity, of shape (1 + groups, scales)."""
         return self[name] / self.rows
 
     def moment(self, order: int) -> np.ndarray:

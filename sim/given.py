@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.arguments import given_side
 from sim.block import run_blocks
-from sim.draw import GIVEN, Side
 from sim.plan import Plan
 from sim.tally import Layout
 
@@ -34,11 +34,10 @@ def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) ->
         Cast to the cell's precision.
     """
     tallies, bins = layout.empty(1), layout.empty_bins(1)
-    precision = plan.measures.exponents.dtype
-    sides = [Side(GIVEN, np.zeros(3, precision), np.ascontiguousarray(vectors, precision)) for vectors in (query, key)]
+    draw = plan.draw._replace(query=given_side(plan.draw.query, query), key=given_side(plan.draw.key, key))
     values = run_blocks(
         0,
-        *sides,
+        draw,
         plan.geometry._replace(trials=1),
         plan.visible,
         plan.measures,
@@ -46,6 +45,7 @@ def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) ->
         bins,
         np.zeros(1, np.int64),
         True,
+        np.empty(0, plan.measures.exponents.dtype),
         np.zeros(1, np.uint8),
     )
     return Given(tallies[0], bins[0], values)

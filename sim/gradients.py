@@ -26,9 +26,9 @@ import numpy as np
 
 from sim.elementary import larger, smaller
 from sim.jit import inner, kernel, reduction
-from sim.tiles import TILE, dot
+from sim.tiles import TILE, dot, transpose
 
-__all__ = ["Keys", "add_gradients", "end_tile", "new_keys", "prepare_keys"]
+__all__ = ["Keys", "add_gradients", "end_tile", "new_keys", "prepare_keys", "spread", "value_of"]
 
 
 class Keys(NamedTuple):
@@ -46,12 +46,15 @@ class Keys(NamedTuple):
 
 
 @kernel
-def new_keys(is_used, n_rows, tile_rows, n_keys, d_k, exponents):
-    """Return the work space for one tile of keys, and the state of `n_rows` rows where there are several tiles."""
+def new_keys(is_used, by_tokens, n_rows, tile_rows, n_keys, d_k, exponents):
+    """Return the work space for one tile of keys, and the state of `n_rows` rows where there are several tiles.
+
+    `by_tokens` says that the keys are wanted by token, and no Gram matrix takes their place.
+    """
     real, n_scales = exponents.dtype, exponents.shape[0]
     n = min(n_keys, TILE) if is_used else 0
     # multiplications of G and its products, against those of U and V
-    is_gram = n_keys <= TILE and n * d_k + n_scales * n_rows * n < 2 * n_scales * n_rows * d_k
+    is_gram = not by_tokens and n_keys <= TILE and n * d_k + n_scales * n_rows * n < 2 * n_scales * n_rows * d_k
     d = d_k if is_used else 0
     kept = n_rows if is_used and n_keys > TILE else 0
     return Keys(
@@ -88,13 +91,6 @@ def _take_keys(keys, shift, out, norms):
             norms[j] += away * away
 
 
-@inner
-def _transpose(a, out):
-    for j in range(out.shape[0]):
-        for e in range(out.shape[1]):
-            out[j, e] = a[e, j]
-
-
 @kernel
 def prepare_keys(keys, is_first, work):
     """Take over a tile of keys, of shape (d, keys)."""
@@ -106,11 +102,11 @@ def prepare_keys(keys, is_first, work):
     if work.gram.shape[0] > 0:
         np.dot(relative.T, relative, work.gram.reshape(n, n))
     else:
-        _transpose(relative, work.by_token[: n * d].reshape(n, d))
+        transpose(relative, work.by_token[: n * d].reshape(n, d))
 
 
 @reduction
-def _spread(u, i, v, j, keys, at, t1, a):
+def spread(u, i, v, j, keys, at, t1, a):
     """Return (||U - T1 l||^2, ||m||^2, m.V) for the rows `i` of U, `j` of V and `at` of the keys."""
     zero = u.dtype.type(0)
     away, mean_sq, along = zero, zero, zero
@@ -124,7 +120,8 @@ def _spread(u, i, v, j, keys, at, t1, a):
 
 
 @inner
-def _value(away, mean_sq, along, w, t1, t2):
+def value_of(away, mean_sq, along, w, t1, t2):
+    """Return sum p^2 ||h - m||^2 of a row from what :func:`spread` returns, W, T1 and T2."""
     a = 1.0 + t1
     return max(away / (a * a) + (w - 2.0 * along + t2 * mean_sq), 0.0) / (a * a)
 
@@ -192,7 +189,7 @@ def _from_gram(stack, gram, relative, product, norms, places, t1s, t2s, out):
         a, beside = 1.0 + t1, np.float64(product[i, place])
         away, mean_sq = within - 2.0 * t1 * beside + t1 * t1 * norm, (norm + 2.0 * beside + within) / (a * a)
         w = np.float64(dot(stack, j, norms, 0))
-        out[i] = _value(away, mean_sq, along / a, w, t1, t2)
+        out[i] = value_of(away, mean_sq, along / a, w, t1, t2)
         if _is_lost(out[i], mean_sq, w, t1, t2):
             out[i] = _directly(stack, i, j, relative, place, t1, t2)
 
@@ -205,9 +202,9 @@ def _from_keys(stack, by_token, relative, product, norms, places, t1s, t2s, out)
     np.dot(stack, by_token, product)
     for i in range(out.shape[0]):
         t1, j = t1s[i], height + i
-        away, mean_sq, along = _spread(product, i, product, j, by_token, places[i], real(t1), real(1.0 + t1))
+        away, mean_sq, along = spread(product, i, product, j, by_token, places[i], real(t1), real(1.0 + t1))
         w = np.float64(dot(stack, j, norms, 0))
-        out[i] = _value(away, mean_sq, along, w, t1, t2s[i])
+        out[i] = value_of(away, mean_sq, along, w, t1, t2s[i])
         if _is_lost(out[i], mean_sq, w, t1, t2s[i]):
             out[i] = _directly(stack, i, j, relative, places[i], t1, t2s[i])
 
@@ -243,10 +240,10 @@ def _from_tiles(
         if is_last:
             t1 = t1s[i]
             if is_old:
-                away, mean_sq, along = _spread(us, i, vs, i, old, i, real(t1), real(1.0 + t1))
+                away, mean_sq, along = spread(us, i, vs, i, old, i, real(t1), real(1.0 + t1))
             else:
-                away, mean_sq, along = _spread(us, i, vs, i, by_token, places[i], real(t1), real(1.0 + t1))
-            out[i] = _value(away, mean_sq, along, weighted_norms[i], t1, t2s[i])
+                away, mean_sq, along = spread(us, i, vs, i, by_token, places[i], real(t1), real(1.0 + t1))
+            out[i] = value_of(away, mean_sq, along, weighted_norms[i], t1, t2s[i])
 
 
 @inner

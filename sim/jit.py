@@ -7,9 +7,11 @@ would go unseen. The cache folder is therefore named by a digest of all that is 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +23,7 @@ import numba
 
 from sim.provenance import kernel_digest
 
-__all__ = ["device", "inner", "is_cold", "kernel", "part", "reduction"]
+__all__ = ["device", "inner", "is_compiled", "kernel", "mark_compiled", "part", "reduction"]
 
 _KEEP_DAYS = 30
 # Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
@@ -32,7 +34,7 @@ def _cache_folder() -> Path:
     try:
         root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         kernels = Path(root) / "attention-sim" / "kernels"
-        folder = kernels / f"{kernel_digest()}-numba{numba.__version__}"
+        folder = kernels / _folder_name()
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)  # the date of last use
         _forget_old(kernels)
@@ -40,9 +42,16 @@ def _cache_folder() -> Path:
         probe.write_bytes(b"")  # a folder that is there may still be read-only
         probe.unlink()
     except (OSError, RuntimeError):  # no home, or one that cannot be written: compile for this process alone
-        folder = Path(tempfile.mkdtemp(prefix="attention-sim-kernels-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        root = tempfile.mkdtemp(prefix="attention-sim-kernels-")
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+        os.environ["NUMBA_CACHE_DIR"] = root  # for the process that compiles
+        folder = Path(root) / "attention-sim" / "kernels" / _folder_name()
+        folder.mkdir(parents=True)
     return folder
+
+
+def _folder_name() -> str:
+    return f"{kernel_digest()}-numba{numba.__version__}"
 
 
 def _forget_old(kernels: Path) -> None:
@@ -71,9 +80,20 @@ if platform.machine() in ("x86_64", "AMD64"):
     _prefer_wide_vectors()
 
 
-def is_cold() -> bool:
-    """Return whether no kernel is in the cache yet."""
-    return next(Path(numba.config.CACHE_DIR).rglob("*.nbi"), None) is None
+def _mark(precision: str) -> Path:
+    processor = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {platform.machine()}"
+    digest = hashlib.blake2b(processor.encode(), digest_size=4).hexdigest()
+    return Path(numba.config.CACHE_DIR) / f"{precision}-{digest}-{sys.implementation.cache_tag}.compiled"
+
+
+def is_compiled(precision: str) -> bool:
+    """Return whether the kernels of one precision are in the cache, for this processor and this Python."""
+    return _mark(precision).exists()
+
+
+def mark_compiled(precision: str) -> None:
+    """Note that the kernels of one precision are in the cache."""
+    _mark(precision).touch()
 
 
 def device(function: Callable[..., Any]) -> Any:

@@ -57,9 +57,9 @@ class Choice:
     parameters: tuple[tuple[str, Any], ...] = ()
     registry_defaults: tuple[tuple[str, Any], ...] = ()
 
-    def get(self, name: str) -> Any:
-        """Return a parameter's value; KeyError if the kind has no such parameter."""
-        return dict(self.parameters)[name]
+    def get(self, name: str, absent: Any = None) -> Any:
+        """Return a parameter's value, or `absent` if the kind has no such parameter."""
+        return dict(self.parameters).get(name, absent)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -20,16 +20,16 @@ from threadpoolctl import threadpool_limits
 
 from sim.arrays import as_real
 from sim.cell import visible_keys
-from sim.cpu import available_threads, blas_name
+from sim.cpu import available_threads, blas_name, compile_kernels
 from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
-from sim.finish import FROBENIUS, GRADIENT_QUERY_SQ
 from sim.given import Given, run_given
 from sim.observables import OBSERVABLES
 from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
 from sim.quantiles import scaled_edges
 from sim.reading import RefusedError, canonical, read_name, repeated, show
+from sim.rows import FROBENIUS, GRADIENT_QUERY_SQ
 from sim.sweep import Sweep
 from sim.tally import FAMILIES, Layout
 
@@ -103,6 +103,7 @@ def measure(
     sweep = _sweep(heads, scale, causal, precision, observables, settings)
     tally_layout = layout(sweep)
     made = plan(sweep, sweep.cells[0], tally_layout)
+    compile_kernels(made, tally_layout)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_threads()) as pool:
         columns = list(pool.map(lambda pair: _measure_head(pair[0], pair[1], made, tally_layout, sweep), heads.pairs()))
     dataset = _labelled(columns, heads, sweep)

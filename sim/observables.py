@@ -132,7 +132,8 @@ def _frobenius_median(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> 
 
 def _gradient_query_median(tallies: Tallies, plan: Plan, levels: Sequence[float]) -> tuple[Values, Values]:
     values, errors = medians(tallies.group_bins("gradient_query_sizes"), tallies.sizes, size_edges())
-    unit = abs(_factors(plan)) * plan.measures.gradient_unit
+    measures = plan.measures
+    unit = np.where(measures.is_sloped, 1.0, abs(_factors(plan))) * measures.gradient_units
     return unit * values, unit * errors
 
 
@@ -209,7 +210,7 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="variance across the keys of one row, after the scale rule",
         definition="n - 1 in the denominator, mean over rows: the variance that softmax sees; blank for one key",
         order=2,
-        estimate=lambda tallies, plan: tallies["score_row_variance"] / tallies["varied_rows"][:, None],
+        estimate=lambda tallies, plan: tallies["score_row_variance"] / tallies["varied_rows"],
         theory=_per_scale_theory(lambda plan, c: c**2 * plan.theory.row_variance),
     ),
     "score_within_sigma": Observable(
@@ -350,7 +351,7 @@ OBSERVABLES: dict[str, Observable] = {
         long_name="share of rows in which exp of an unshifted score overflows",
         definition="share of rows whose largest scaled score s has exp(s) round to infinity in the type",
         dims=("dtype",),
-        estimate=lambda tallies, plan: tallies["exp_overflows"] / tallies.rows[..., None],
+        estimate=lambda tallies, plan: tallies["exp_overflows"] / tallies["rows"][:, None, None],
         error=rate_error,
     ),
     "score_overflow_rate": Observable(

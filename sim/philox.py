@@ -14,10 +14,25 @@ import numpy as np
 
 from sim.jit import device
 
-__all__ = ["KEY", "QUERY", "philox4x32"]
+__all__ = [
+    "BIAS",
+    "COMMON",
+    "KEY",
+    "MAGNITUDE",
+    "QUERY",
+    "SCORE",
+    "SHARED",
+    "UNITS",
+    "UNIT_WEIGHT",
+    "WEIGHTS",
+    "philox4x32",
+]
 
-QUERY = np.uint32(0)  # the tensor a counter belongs to
-KEY = np.uint32(1)
+# The tensor that a counter belongs to: queries, keys, what both share, the drawn scores of no vectors, ...
+QUERY, KEY, SHARED, SCORE, UNIT_WEIGHT = np.uint32(0), np.uint32(1), np.uint32(2), np.uint32(3), np.uint32(4)
+# ... and what is added to a side's own: its projection, the projection's bias, the weights of its additive units,
+# the magnitudes of its vectors, and the vector that its tokens have in common.
+WEIGHTS, BIAS, UNITS, MAGNITUDE, COMMON = (np.uint32(2**k) for k in (4, 5, 6, 7, 8))
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # the multipliers of the paper's table 2
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)  # and its Weyl increments of the key

@@ -13,19 +13,18 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.block import Geometry
+from sim.arguments import draw_of, has_own_view
+from sim.block import Draw, Geometry
 from sim.cell import Cell
-from sim.cell import Side as SideFields
-from sim.draw import LAW_CODES, Side
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
 from sim.normal_rows import key_gradient_theory, query_gradient_limit, row_limits, row_theory
 from sim.row_integrals import RowIntegrals
-from sim.scales import scale_factor
+from sim.scales import Rule, scale_factor, scale_rule
 from sim.sizes import SIZE_BINS
 from sim.stream import OVERFLOWS, Measures
 from sim.sweep import Sweep
-from sim.tally import Layout
+from sim.tally import PARTNERS, ROUNDED, Layout
 from sim.theory import ScoreTheory, score_theory
 
 __all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "bin_grid", "edges_around", "layout", "plan", "rounding"]
@@ -53,7 +52,9 @@ class Plan:
     batch_blocks : int
         Blocks handed to a thread at a time, a power of two.
     factors : tuple of float
-        Of the scale rules.
+        Of the scale rules: the slope at 0, of a causal cell's last row.
+    rules : tuple of Rule
+        The scale rules with their numbers.
     edges : array (bins + 1,)
         Of the histogram, in raw units.
     """
@@ -65,10 +66,10 @@ class Plan:
     group_blocks: int
     batch_blocks: int
     factors: tuple[float, ...]
+    rules: tuple[Rule, ...]
     edges: np.ndarray
     theory: ScoreTheory
-    query: Side
-    key: Side
+    draw: Draw
     geometry: Geometry
     visible: np.ndarray
     measures: Measures
@@ -112,19 +113,26 @@ def layout(sweep: Sweep) -> Layout:
         "size": SIZE_BINS,
         "dtype": len(OVERFLOWS),
     }
-    return Layout(sweep.observables, sizes)
+    extra = []
+    if "weights" in sweep.observables and any(cell.pair.kind == "paired" for cell in sweep.cells):
+        extra.append(PARTNERS)
+    if "numerics" in sweep.observables and any(cell.precision in ("float16", "bfloat16") for cell in sweep.cells):
+        extra.append(ROUNDED)
+    return Layout((*sweep.observables, *extra), sizes)
 
 
 def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
     """Return the plan of one cell of `sweep`."""
     # the product, the passes over the scores, and the elements at some 8 multiplications each
-    work = cell.n_queries * cell.n_keys * (cell.d_k + 32) + 8 * (cell.n_queries + cell.n_keys) * cell.d_k
+    d_k = cell.d_k or 0
+    work = cell.n_queries * cell.n_keys * (d_k + 32) + 8 * (cell.n_queries + cell.n_keys) * d_k
     block_trials = _power_of_two(_WORK_PER_BLOCK // work, 8)
     blocks = -(-sweep.trials // block_trials)
     group_blocks = 1 << max(0, math.ceil(math.log2(blocks / MAX_GROUPS)))
     theory = score_theory(cell)
     edges = _edges(sweep, theory)
     factors = tuple(scale_factor(scale, cell.d_k, cell.n_keys) for scale in sweep.scale)
+    rules = tuple(scale_rule(scale, cell.d_k) for scale in sweep.scale)
     first, second = (np.uint32(word) for word in cell.philox_key())
     return Plan(
         cell=cell,
@@ -134,24 +142,19 @@ def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
         group_blocks=group_blocks,
         batch_blocks=_power_of_two(_WORK_PER_BATCH // (work * block_trials), _MAX_BATCH),
         factors=factors,
+        rules=rules,
         edges=edges,
         theory=theory,
-        query=_side(cell.query, cell.precision),
-        key=_side(cell.key, cell.precision),
-        geometry=Geometry(cell.n_queries, cell.n_keys, cell.d_k, sweep.trials, block_trials, (first, second)),
+        draw=draw_of(cell, rules),
+        geometry=Geometry(cell.n_queries, cell.n_keys, d_k, sweep.trials, block_trials, (first, second)),
         visible=cell.visible,
-        measures=_measures(sweep, cell, layout, theory, factors, edges),
+        measures=_measures(sweep, cell, layout, theory, rules, edges),
     )
 
 
 def _power_of_two(at_most: int, limit: int) -> int:
     """Return the largest power of two within both bounds, and at least 1."""
     return 1 << max(0, min(at_most, limit).bit_length() - 1)
-
-
-def _side(side: SideFields, precision: str) -> Side:
-    numbers = np.array([side.mean, side.std, side.shape], precision)
-    return Side(LAW_CODES[side.law.kind], numbers, np.empty((0, 0), precision))
 
 
 def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
@@ -187,31 +190,39 @@ def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
     limit is wider by what a dot product's rounding may do.
     """
     is_discrete = LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
-    slack = rounding(theory.mean, theory.std, cell.precision) if is_discrete else 0.0
+    slack = rounding(theory.mean, theory.std, cell.computes_in) if is_discrete else 0.0
     if slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
         return np.full(1 + len(SIGMAS), np.nan)
     return np.array([theory.mean, *(sigma * theory.std + slack for sigma in SIGMAS)])
 
 
 def _measures(
-    sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, factors: tuple[float, ...], edges: np.ndarray
+    sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, rules: tuple[Rule, ...], edges: np.ndarray
 ) -> Measures:
-    real = np.dtype(cell.precision)
+    real = np.dtype(cell.computes_in)
+    own = np.array([has_own_view(cell, rule) for rule in rules])
+    slopes = np.array([scale_factor(scale, cell.d_k, cell.n_keys) for scale in sweep.scale])
+    factors = np.where(own, 1.0, slopes)
+    is_sloped = own | (cell.score.kind != "dot")
     return Measures(
         offsets=layout.offsets,
-        factors=np.array(factors),
-        exponents=(np.array(factors) * LOG2_E).astype(real),
+        factors=factors,
+        views=np.where(own, np.cumsum(own), 0),
+        n_views=1 + int(own.sum()),
+        is_sloped=is_sloped.astype(np.uint8),
+        exponents=(factors * LOG2_E).astype(real),
         thresholds=np.array(sweep.threshold),
         gradient_thresholds=np.array(sweep.gradient_threshold),
         window=_window(cell, theory).astype(real),
         unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
         histogram=bin_grid(edges, real),
         bins=len(edges) + 1,
-        gradient_unit=_gradient_unit(cell),
+        gradient_units=np.where(is_sloped, abs(slopes), 1.0) * _gradient_unit(cell),
+        partners=min(cell.n_queries, cell.n_keys) if cell.pair.kind == "paired" else 0,
     )
 
 
 def _gradient_unit(cell: Cell) -> float:
     """Return a power of two beyond ||dL/dq|| / abs(factor), which is at most the largest distance of two keys."""
-    size = cell.key.std * math.sqrt(cell.d_k)
+    size = cell.key.std * math.sqrt(cell.d_k or 1)
     return 2.0 ** math.ceil(math.log2(size) + 3) if size > 0 else 1.0

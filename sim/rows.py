@@ -19,6 +19,16 @@ from sim.elementary import LOG2_E, exp2_32, exp2_64, larger, log1p64
 from sim.jit import device
 
 __all__ = [
+    "EFFECTIVE_KEYS",
+    "ENTROPY",
+    "FROBENIUS",
+    "FROBENIUS_SQ",
+    "GRADIENT_QUERY_SQ",
+    "N_VALUES",
+    "SPECTRAL",
+    "SUM_SQUARES",
+    "TRACE",
+    "WEIGHT_MAX",
     "effective_keys",
     "exponential32",
     "exponential64",
@@ -31,6 +41,12 @@ __all__ = [
     "weight_entropy",
     "weight_max",
 ]
+
+# What a row is worth under one scale rule: the places of its values.
+N_VALUES = 9
+WEIGHT_MAX, ENTROPY, EFFECTIVE_KEYS, SUM_SQUARES, FROBENIUS, FROBENIUS_SQ, TRACE, SPECTRAL, GRADIENT_QUERY_SQ = range(
+    N_VALUES
+)
 
 # Smaller terms count as e = 2^LAST (7.5e-37, 9e-302), and squares and cubes of terms below SQUARE and CUBE as
 # 2^LAST too: denormal numbers cost three times the pass, and such sums are far below what any float shows of a row.

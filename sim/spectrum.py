@@ -87,18 +87,18 @@ def _secular_sums(e, n, mu, least):
 
 
 @kernel
-def add_pass(number, scores, first, start, visible, rows, measures, state):
-    """Add a tile of raw scores, of shape (rows, keys), to the sums of pass `number`."""
+def add_pass(number, scores, first, start, visible, view, rows, measures, state):
+    """Add a tile of a view's scores, of shape (rows, keys), to the sums of pass `number`."""
     real = scores.dtype.type
     least = real(np.finfo(scores.dtype).tiny)
     e = rows.exponentials[: scores.shape[1]].reshape(1, scores.shape[1])
     for i in range(scores.shape[0]):
         row = first + i
         keys = max(min(scores.shape[1], visible[row] - start), 0)
-        if keys == 0:
+        if keys == 0 or rows.is_lost[row]:
             continue
         for k in range(state.mu.shape[0]):
-            if state.is_settled[k, row]:
+            if measures.views[k] != view or state.is_settled[k, row]:
                 continue
             extremum = real(rows.ends[1 if measures.factors[k] >= 0.0 else 0, row])
             exponentials(scores, i, keys, extremum, measures.exponents[k], e, 0)

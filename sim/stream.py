@@ -1,19 +1,22 @@
 """Streaming rows of raw scores into a tally, a tile of keys at a time (CPU).
 
-Every scale rule sees the same raw scores. A row's state is a few sums (:mod:`sim.rows`), merged from tile
-to tile in float64, so that memory does not grow with the number of keys. A family that is left out has
-offset -1 and costs a comparison. What a trial's finished rows are worth is in :mod:`sim.finish`.
+A view is the scores as some scale rules see them: view 0 is the raw scores, which all linear rules share, each with
+its factor; a rule that is more than a factor has a view of its own (:mod:`sim.views`), with the factor 1. A row's
+state is a few sums (:mod:`sim.rows`), merged from tile to tile in float64, so that memory does not grow with the number
+of keys. A family that is left out has offset -1 and costs a comparison. What a trial's finished rows are worth is in
+:mod:`sim.finish`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.jit import inner, kernel
 from sim.moments import MOMENT_FIELDS, merge_moments, pool_rows
-from sim.rows import rise
+from sim.rows import N_VALUES, rise
 from sim.tiles import (
     TILE,
     central_sums,
@@ -28,8 +31,9 @@ from sim.tiles import (
 )
 
 __all__ = [
-    "N_VALUES",
+    "ALL",
     "OVERFLOWS",
+    "RAW",
     "Measures",
     "Rows",
     "add_tile",
@@ -37,11 +41,13 @@ __all__ = [
     "merge_ends",
     "needs_weights",
     "new_rows",
+    "view_of",
 ]
 
+# Typed, as Numba would compile what takes them once more for every literal.
+RAW, ALL = np.int64(0), np.int64(-1)  # the view of the raw scores; all rules of a view
 # The smallest values that round to infinity in float16 and in float32.
 OVERFLOWS = (65520.0, 2.0**128 - 2.0**103)
-N_VALUES = 9  # of a row, see sim.finish
 
 
 class Measures(NamedTuple):
@@ -52,6 +58,11 @@ class Measures(NamedTuple):
     offsets : Offsets
         Where each part of the tally starts, or of the bins.
     factors : float64 (scales,)
+        What a rule multiplies the scores of its view by.
+    views : int64 (scales,)
+        The view that a rule sees; `n_views` in all.
+    is_sloped : uint8 (scales,)
+        Whether the gradients under a rule are those of :mod:`sim.slopes`.
     exponents : real (scales,)
         factor * log2 e, so that 2^(exponent s) is exp(factor s).
     thresholds, gradient_thresholds : float64
@@ -63,12 +74,17 @@ class Measures(NamedTuple):
         Lower edge of the first bin, and bins per unit of raw score.
     bins : int
         The two open ends counted.
-    gradient_unit : float64
-        What the bins of :mod:`sim.sizes` take as 1 for ||dL/dq|| / abs(factor).
+    gradient_units : float64 (scales,)
+        What the bins of :mod:`sim.sizes` take as 1 for ||dL/dq||, without the factor.
+    partners : int
+        The first queries have each a key of their own, of the same number: so many.
     """
 
     offsets: Any
     factors: np.ndarray
+    views: np.ndarray
+    n_views: int
+    is_sloped: np.ndarray
     exponents: np.ndarray
     thresholds: np.ndarray
     gradient_thresholds: np.ndarray
@@ -76,14 +92,21 @@ class Measures(NamedTuple):
     unit: float
     histogram: np.ndarray
     bins: int
-    gradient_unit: float
+    gradient_units: np.ndarray
+    partners: int
 
 
 class Rows(NamedTuple):
-    """The state of the rows of one trial, and the work space of a tile."""
+    """The state of the rows of one trial, and the work space of a tile.
 
-    ends: np.ndarray  # (2, rows): the smallest and the largest raw score
+    What there is of each view has an axis of views in front, and none where the state is that of one (:func:`view_of`).
+    """
+
+    ends: np.ndarray  # (2, rows): the smallest and the largest score
     moments: np.ndarray  # (3, rows): n, mean, M2
+    block: np.ndarray  # (5,): moments of the block's scores so far
+    partners: np.ndarray  # (rows,): the score of a query and its own key; of no length where there are none
+    is_lost: np.ndarray  # uint8 (rows,): a score of the row is infinite
     sums: np.ndarray  # (scales, 4, rows): T1, T2, T3, D
     values: np.ndarray  # (1 or scales, N_VALUES, rows): what a finished row is worth
     gradients: np.ndarray  # (scales, rows): sum p^2 ||k - mean k||^2
@@ -95,24 +118,32 @@ class Rows(NamedTuple):
     tile_keys: np.ndarray  # (rows of a tile,) int64: how many of the tile's keys a row sees
     places: np.ndarray  # (TILE,) int32: the bins of a row's scores
     exponentials: np.ndarray  # real: e of one row, or for gradients of a tile's rows, and e^2 of all below them
-    block: np.ndarray  # (5,): moments of the block's raw scores so far
     pooled: np.ndarray  # (5,): those of a tile
 
 
 @inner
 def needs_weights(at):
     """Return whether any family needs the sums of a row's weights."""
-    return at.weight_max >= 0 or at.jacobian_trace >= 0 or at.jacobian_spectral >= 0 or at.gradient_query_sq >= 0
+    return (
+        at.weight_max >= 0
+        or at.jacobian_trace >= 0
+        or at.jacobian_spectral >= 0
+        or at.gradient_query_sq >= 0
+        or at.zero_weights >= 0
+    )
 
 
 @kernel
 def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
     """Return the state for trials of `n_rows` rows, of which `tile_rows` come at a time, with `tile_keys` keys."""
-    at, n_scales = measures.offsets, measures.factors.shape[0]
+    at, n_scales, n_views = measures.offsets, measures.factors.shape[0], measures.n_views
     kept = 2 * tile_rows * tile_keys if at.gradient_query_sq >= 0 else tile_keys
     return Rows(
-        np.empty((2, n_rows)),
-        np.empty((3, n_rows)),
+        np.empty((n_views, 2, n_rows)),
+        np.empty((n_views, 3, n_rows)),
+        np.zeros((n_views, MOMENT_FIELDS)),
+        np.empty((n_views, n_rows if measures.partners > 0 else 0)),
+        np.zeros((n_views, n_rows), np.uint8),
         np.empty((n_scales, 4, n_rows)),
         np.zeros((n_scales if keep_values else 1, N_VALUES, n_rows)),
         np.empty((n_scales, n_rows if at.gradient_query_sq >= 0 else 0)),
@@ -124,14 +155,39 @@ def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
         np.empty(tile_rows, np.int64),
         np.empty(TILE, np.int32),
         np.empty(kept, measures.exponents.dtype),
-        np.zeros(MOMENT_FIELDS),
         np.empty(MOMENT_FIELDS),
     )
 
 
+@inner
+def view_of(rows, view):
+    """Return the state as that of one view."""
+    return Rows(
+        rows.ends[view],
+        rows.moments[view],
+        rows.block[view],
+        rows.partners[view],
+        rows.is_lost[view],
+        rows.sums,
+        rows.values,
+        rows.gradients,
+        rows.spectral,
+        rows.tile_sums,
+        rows.tile_ends,
+        rows.totals,
+        rows.tile_places,
+        rows.tile_keys,
+        rows.places,
+        rows.exponentials,
+        rows.pooled,
+    )
+
+
 @kernel
-def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents):
-    """Add the scores of a tile to the sums of its rows, under every one of `factors`.
+def _add_weights(
+    scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents, views, view
+):
+    """Add the scores of a tile to the sums of its rows, under every one of `factors` that belongs to the view.
 
     Called once a tile, with arrays rather than with what holds them: a call counts a reference for every array
     that it is handed, 200 ns for the rows' state, which a call for each row would pay.
@@ -143,6 +199,8 @@ def _add_weights(scores, first, is_first, keys, tile_ends, places, ends, exps, k
         if n == 0:
             continue
         for k in range(factors.shape[0]):
+            if views[k] != view:
+                continue
             factor = factors[k]
             end = 1 if factor >= 0.0 else 0
             extremum = real(tile_ends[end, i])
@@ -221,6 +279,21 @@ def _find_ends(scores, first, start, visible, tile_keys, tile_ends, totals):
 
 
 @inner
+def _drop_lost(tile_keys, totals, first, is_lost):
+    # A row with an infinite score has no softmax; in this tile it is taken to see no key, and in the end left out.
+    for i in range(tile_keys.shape[0]):
+        if tile_keys[i] > 0 and not math.isfinite(totals[i]):
+            is_lost[first + i] = 1
+            tile_keys[i] = 0
+
+
+@inner
+def _find_partners(scores, first, start, count, partners):
+    for row in range(max(first, start), min(first + scores.shape[0], start + scores.shape[1], count)):
+        partners[row] = scores[row - first, row - start]
+
+
+@inner
 def _find_places(scores, tile_keys, tile_ends, tile_places):
     real = scores.dtype.type
     for i in range(scores.shape[0]):
@@ -244,35 +317,46 @@ def _add_overflows(scores, tile_keys, tile_ends, counts):
 
 
 @kernel
-def add_tile(scores, first, start, visible, rows, measures, tally, bins):
-    """Add a tile of raw scores, of shape (rows, keys), that holds the rows `first` ... and the keys `start` ...
+def _add_raw(scores, rows, measures, tally, bins):
+    """Add what is counted of raw scores alone."""
+    at, keys = measures.offsets, rows.tile_keys
+    if at.scores >= 0:
+        for i in range(scores.shape[0]):
+            tally[at.scores] += keys[i]
+        _add_overflows(scores, keys, rows.tile_ends, tally[at.score_overflows : at.score_overflows + 2])
+    if at.score_histogram >= 0:
+        counts = bins[at.score_histogram : at.score_histogram + measures.bins]
+        _add_bins(scores, keys, measures.histogram, rows.places, counts)
 
-    Of all keys a row sees the first ``visible[row]``, at least one.
+
+@kernel
+def add_tile(scores, first, start, visible, view, rows, measures, tally, bins):
+    """Add a tile of the scores of a view, of shape (rows, keys), that holds the rows `first` ... and keys `start` ...
+
+    Of all keys a row sees the first ``visible[row]``, at least one. `rows` is the state of the view.
     """
     at, is_first = measures.offsets, start == 0
-    keys, ends = rows.tile_keys, rows.tile_ends
-    _find_ends(scores, first, start, visible, keys, ends, rows.totals)
+    keys = rows.tile_keys[: scores.shape[0]]
+    _find_ends(scores, first, start, visible, keys, rows.tile_ends, rows.totals)
+    if view == RAW:
+        _add_raw(scores, rows, measures, tally, bins)
+    _drop_lost(keys, rows.totals, first, rows.is_lost)
+    if rows.partners.shape[0] > 0:
+        _find_partners(scores, first, start, measures.partners, rows.partners)
     if at.score_moments >= 0:
         tile_sums = rows.tile_sums[:, : scores.shape[0]]
-        within = tally[at.score_within_sigma : at.score_within_sigma + 3]
+        within = tally[at.score_within_sigma : at.score_within_sigma + 3] if view == RAW else np.empty(3)
         _add_scores(scores, keys, rows.totals, measures.unit, measures.window, tile_sums, within)
         pool_rows(tile_sums, measures.unit, rows.pooled)
         merge_moments(rows.block, rows.pooled)
         _merge_row_variances(rows, first, tile_sums, is_first)
-    if at.scores >= 0:
-        for i in range(scores.shape[0]):
-            tally[at.scores] += keys[i]
-        _add_overflows(scores, keys, ends, tally[at.score_overflows : at.score_overflows + 2])
-    if at.score_histogram >= 0:
-        counts = bins[at.score_histogram : at.score_histogram + measures.bins]
-        _add_bins(scores, keys, measures.histogram, rows.places, counts)
     if needs_weights(at):
-        _find_places(scores, keys, ends, rows.tile_places)
+        _find_places(scores, keys, rows.tile_ends, rows.tile_places)
 
 
 @kernel
-def add_weights(scores, first, is_first, scale, rows, measures):
-    """Add the tile to the sums of its rows' weights: under rule `scale` alone, its exponentials kept, or (-1) all."""
+def add_weights(scores, first, is_first, view, scale, rows, measures):
+    """Add the tile to the sums of its rows' weights: under rule `scale` alone, its exponentials kept, or ALL."""
     at, end = max(scale, 0), measures.factors.shape[0] if scale < 0 else scale + 1
     slots, width = 2 * rows.tile_keys.shape[0] if scale >= 0 else 1, scores.shape[1]
     _add_weights(
@@ -288,6 +372,8 @@ def add_weights(scores, first, is_first, scale, rows, measures):
         rows.sums[at:end],
         measures.factors[at:end],
         measures.exponents[at:end],
+        measures.views[at:end],
+        view,
     )
 
 

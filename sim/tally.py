@@ -21,7 +21,9 @@ from sim.moments import MOMENT_FIELDS, merge_moments
 
 __all__ = [
     "FAMILIES",
+    "PARTNERS",
     "PARTS",
+    "ROUNDED",
     "Layout",
     "Node",
     "Part",
@@ -33,6 +35,9 @@ __all__ = [
 ]
 
 FAMILIES = ("scores", "distribution", "weights", "jacobian", "spectrum", "gradients", "numerics")
+
+# Parts of a family that only some sweeps have: those with pairs of queries and keys, and those that round.
+PARTNERS, ROUNDED = "weights of partners", "numerics of rounding"
 
 SUM, MINIMUM, MAXIMUM, MOMENTS, BINS = range(5)
 
@@ -53,12 +58,13 @@ class Part:
 PARTS = (
     Part("trials", None, SUM),
     Part("rows", None, SUM),
+    Part("lost_rows", None, SUM, ("scale",)),  # with an infinite score, and so without a softmax
     Part("score_moments", "scores", MOMENTS, ("scale", "moment")),
     Part("score_min", "scores", MINIMUM, ("scale",)),
     Part("score_max", "scores", MAXIMUM, ("scale",)),
     Part("score_trial_max", "scores", SUM, ("scale",)),
     Part("score_row_variance", "scores", SUM, ("scale",)),
-    Part("varied_rows", "scores", SUM),  # those of more than one key, which have a variance
+    Part("varied_rows", "scores", SUM, ("scale",)),  # those of more than one key, which have a variance
     Part("score_within_sigma", "scores", SUM, ("sigma",)),
     Part("score_histogram", "distribution", BINS, ("bin",)),  # of raw scores, with the two open ends
     Part("weight_max", "weights", SUM, ("scale",)),
@@ -66,6 +72,9 @@ PARTS = (
     Part("weight_effective_keys", "weights", SUM, ("scale",)),
     Part("weight_sum_squares", "weights", SUM, ("scale",)),
     Part("saturated", "weights", SUM, ("scale", "threshold")),
+    Part("partner_weight", PARTNERS, SUM, ("scale",)),
+    Part("partner_top", PARTNERS, SUM, ("scale",)),
+    Part("partner_rows", PARTNERS, SUM, ("scale",)),
     Part("jacobian_frobenius", "jacobian", SUM, ("scale",)),
     Part("jacobian_frobenius_sq", "jacobian", SUM, ("scale",)),
     Part("jacobian_trace", "jacobian", SUM, ("scale",)),
@@ -79,6 +88,9 @@ PARTS = (
     Part("exp_overflows", "numerics", SUM, ("scale", "dtype")),
     Part("score_overflows", "numerics", SUM, ("dtype",)),
     Part("scores", "numerics", SUM),
+    Part("zero_weights", ROUNDED, SUM, ("scale",)),
+    Part("rounded_weights", ROUNDED, SUM, ("scale",)),
+    Part("zero_jacobians", ROUNDED, SUM, ("scale",)),
 )
 
 # Where each part starts in its row, -1 when its family is left out: the kernels' view of a layout.

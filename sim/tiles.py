@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import overload
 
 from sim.elementary import larger, smaller
-from sim.jit import inner, reduction
+from sim.jit import inner, kernel, reduction
 from sim.rows import exponential32, exponential64, powers32, powers64
 
 __all__ = [
@@ -25,10 +25,13 @@ __all__ = [
     "extremes_and_sum",
     "place_of",
     "power_sums",
+    "product",
     "squares",
+    "transpose",
 ]
 
 TILE = 512  # keys; a multiple of 64, never taken from memory, threads or device
+DIRECT_ROWS = 4  # up to so many rows a plain loop beats BLAS, which spends its time packing the columns
 
 
 def _exponential(y):
@@ -47,6 +50,34 @@ def _exponential_by_precision(y):
 @overload(_powers, inline="always")
 def _powers_by_precision(e):
     return (lambda e: powers32(e)) if e == types.float32 else (lambda e: powers64(e))
+
+
+@inner
+def _direct_product(queries, keys, scores):
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            scores[i, j] = scores.dtype.type(0)
+        for e in range(queries.shape[0]):
+            q = queries[e, i]
+            for j in range(scores.shape[1]):
+                scores[i, j] += q * keys[e, j]
+
+
+@kernel
+def product(queries, keys, scores):
+    """Write queries^T keys, (queries, keys); both are (d_k, tokens) and contiguous."""
+    if scores.shape[0] <= DIRECT_ROWS:
+        _direct_product(queries, keys, scores)
+    else:
+        np.dot(queries.T, keys, scores)
+
+
+@inner
+def transpose(a, out):
+    """Write the first columns of `a`^T."""
+    for j in range(out.shape[0]):
+        for e in range(out.shape[1]):
+            out[j, e] = a[e, j]
 
 
 @reduction

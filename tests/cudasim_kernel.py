@@ -1,6 +1,6 @@
 """Run by test_cudasim.py in a process of its own: the shared device functions inside CUDA kernels.
 
-Prints nothing; saves the words, elements and rows of two tiny grids to the file it is given.
+Prints nothing; saves the words, elements and rows of tiny grids to the file it is given.
 """
 
 import sys
@@ -8,6 +8,7 @@ import sys
 import numpy as np
 from numba import cuda
 
+from sim.draw import SECOND_FOUR
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
 from sim.philox import KEY, philox4x32
@@ -22,30 +23,31 @@ from sim.rows import (
     weight_entropy,
     weight_max,
 )
+from tests.oracle import SHAPES
 
 TOKENS, QUADS, TRIAL = 8, 2, 7
 CELL_KEY = (np.uint32(0x12345678), np.uint32(0x9ABCDEF0))
 ROWS, KEYS = 6, 33
 FACTORS = (1.0, 0.25, -0.5, 40.0)
-GAUSSIAN, UNIFORM, SIGN = (LAWS[name].float32 for name in ("gaussian", "uniform", "rademacher"))
 
 
-@cuda.jit
-def words_and_elements(words, elements):
-    """One thread for each counter: token × quad of elements."""
-    token, quad = cuda.grid(2)
-    if token < words.shape[0] and quad < words.shape[1]:
-        counter = (np.uint32(quad), np.uint32(token), np.uint32(TRIAL), KEY)
-        a, b, c, d = philox4x32(counter, CELL_KEY)
-        words[token, quad, 0], words[token, quad, 1], words[token, quad, 2], words[token, quad, 3] = a, b, c, d
-        zero = np.float32(0)
-        g = GAUSSIAN(a, b, c, d, zero)
-        u = UNIFORM(a, b, c, d, zero)
-        s = SIGN(a, b, c, d, zero)
-        for i in range(4):
-            elements[0, token, quad, i] = g[i]
-            elements[1, token, quad, i] = u[i]
-            elements[2, token, quad, i] = s[i]
+def words_and_elements(law, constants):
+    """Return the kernel of one law, with one thread for each counter: token × quad of elements."""
+    transform = law.float32
+    constants = tuple(map(np.float32, constants))
+
+    @cuda.jit
+    def fill(words, elements):
+        token, quad = cuda.grid(2)
+        if token < words.shape[0] and quad < words.shape[1]:
+            at = np.uint32(quad), np.uint32(token), np.uint32(TRIAL)
+            a, b, c, d = philox4x32((*at, KEY), CELL_KEY)
+            e, f, g, h = philox4x32((*at, np.uint32(KEY + SECOND_FOUR)), CELL_KEY)
+            words[token, quad, 0], words[token, quad, 1], words[token, quad, 2], words[token, quad, 3] = a, b, c, d
+            elements[token, quad, 0], elements[token, quad, 1] = transform(a, b, e, f, constants)
+            elements[token, quad, 2], elements[token, quad, 3] = transform(c, d, g, h, constants)
+
+    return fill
 
 
 @cuda.jit
@@ -92,7 +94,7 @@ def rows_of_scores(scores, factors, out):
 
 
 def scores_of_rows() -> np.ndarray:
-    """Return the raw scores of the second grid: ordinary, wide, tied, equal, one-hot, near 1e4."""
+    """Return the raw scores of the last grid: ordinary, wide, tied, equal, one-hot, near 1e4."""
     scores = np.random.default_rng(0).standard_normal((ROWS, KEYS)).astype(np.float32)
     scores[1] *= 10
     scores[2] = np.round(scores[2])
@@ -104,10 +106,11 @@ def scores_of_rows() -> np.ndarray:
 
 
 def main(path: str) -> None:
-    """Launch both grids and save what they wrote."""
+    """Launch the grids and save what they wrote."""
     words = np.zeros((TOKENS, QUADS, 4), np.uint32)
-    elements = np.zeros((3, TOKENS, QUADS, 4), np.float32)
-    words_and_elements[(2, 1), (4, 2)](words, elements)
+    elements = np.zeros((len(LAWS), TOKENS, QUADS, 4), np.float32)
+    for of_law, (name, law) in zip(elements, LAWS.items(), strict=True):
+        words_and_elements(law, law.constants(SHAPES.get(name, 0.0)))[(2, 1), (4, 2)](words, of_law)
     rows = np.zeros((ROWS, len(FACTORS), 6))
     rows_of_scores[(ROWS, len(FACTORS)), 8](scores_of_rows(), np.array(FACTORS), rows)
     np.savez(path, words=words, elements=elements, rows=rows)

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.finish import (
+from sim.draw import padded
+from sim.given import Given, run_given
+from sim.philox import KEY
+from sim.plan import Plan, layout, plan
+from sim.rows import (
     EFFECTIVE_KEYS,
     ENTROPY,
     FROBENIUS,
@@ -17,10 +21,9 @@ from sim.finish import (
     TRACE,
     WEIGHT_MAX,
 )
-from sim.given import Given, run_given
-from sim.plan import layout, plan
 from sim.sweep import Sweep
 from sim.tally import BINS, PARTS, Layout
+from sim.vectors import draw_side, draw_weights
 
 VALUES = {
     "weight_max": WEIGHT_MAX,
@@ -34,6 +37,19 @@ VALUES = {
     "gradient_query_sq": GRADIENT_QUERY_SQ,
 }
 ROW_FAMILIES = ["weights", "jacobian", "spectrum"]
+
+
+def draw_tokens(made: Plan, own: np.uint32, count: int, trial: int, first: int = 0) -> np.ndarray:
+    """Return vectors of one side, QUERY or KEY, as the block draws them, (tokens, d_k) in float64."""
+    geometry, draw = made.geometry, made.draw
+    side = draw.key if own == KEY else draw.query
+    out = np.empty((padded(geometry.d_k), count), side.numbers.dtype)
+    height = padded(max(draw.query.width, draw.key.width))
+    tokens = np.empty(height * count, side.numbers.dtype)
+    weights = np.empty((height + 1, geometry.d_k if height else 0), side.numbers.dtype)
+    draw_weights(side, own, weights, geometry.d_k, np.uint32(trial), geometry.key)
+    draw_side(side, own, draw.query, draw.pair, geometry.d_k, tokens, weights, out, first, trial, geometry.key)
+    return out[: geometry.d_k].T.astype(float)
 
 
 def run_vectors(query, key, factors, change=None, visible=None, **fields) -> tuple[Given, Layout]:

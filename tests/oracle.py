@@ -24,23 +24,48 @@ def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
     return c0, c1, c2, c3
 
 
-def standardised(law: str, words: np.ndarray) -> np.ndarray:
-    """Return one element for each word (Gaussian: words in pairs, Box-Muller), in float64."""
-    words = np.asarray(words, np.uint32)
+# A parameter for each law that takes one
+SHAPES = {"student_t": 3.0, "two_point": 0.2, "sparse": 0.3, "lognormal": 1.0}
+
+
+def standardised(law: str, words: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return one element for each of `words` (normals in pairs, Box-Muller), in float64.
+
+    `second` are as many further words; a law with a parameter has that of :data:`SHAPES`.
+    """
+    words, second, shape = np.asarray(words, np.uint32), np.asarray(second, np.uint32), SHAPES.get(law, math.nan)
+    logs = np.log(((words >> 1) + 0.5) / 2**31)
     if law == "rademacher":
         return np.where(words >= 2**31, 1.0, -1.0)
     if law == "uniform":  # a word as a signed number, in the middle of its step, over (-sqrt 3, sqrt 3)
         return (words.astype(np.int32) + 0.5) / 2**31 * math.sqrt(3)
-    radial, angular = words[0::2], words[1::2]
-    radius = np.sqrt(-2 * np.log(((radial >> 1) + 0.5) / 2**31))
-    angle = 2 * math.pi * angular / 2**32
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).ravel()
+    if law == "laplace":
+        return np.where(words % 2 == 1, logs, -logs) / math.sqrt(2)
+    if law == "exponential":
+        return -logs - 1
+    if law == "student_t":
+        radius = np.sqrt(shape * np.expm1(-2 / shape * logs)) * math.sqrt((shape - 2) / shape)
+        return radius * np.sin((second.astype(np.int32) + 0.5) / 2**32 * math.pi)
+    if law == "two_point":
+        return np.where(words < shape * 2**32, math.sqrt((1 - shape) / shape), -math.sqrt(shape / (1 - shape)))
+    radius, angle = np.sqrt(-2 * logs[0::2]), 2 * math.pi * words[1::2] / 2**32
+    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).ravel()
+    if law == "sparse":
+        return np.where(second < shape * 2**32, normal, 0) / math.sqrt(shape)
+    if law == "lognormal":
+        return (np.exp(shape * normal - shape**2 / 2) - 1) / math.sqrt(math.expm1(shape**2))
+    assert law == "gaussian"
+    return normal
 
 
 def vector(law: str, d_k: int, token: int, trial: int, tensor: int, key: tuple[int, int]) -> np.ndarray:
     """Return the standardised elements of one token's vector: four to a counter."""
-    words = [philox((element, token, trial, tensor), key) for element in range(-(-d_k // 4))]
-    return standardised(law, np.array(words, np.uint32).ravel())[:d_k]
+    elements = range(-(-d_k // 4))
+    words, second = (
+        np.array([philox((element, token, trial, number), key) for element in elements], np.uint32).ravel()
+        for number in (tensor, tensor + 2**16)
+    )
+    return standardised(law, words, second)[:d_k]
 
 
 # Rows ----------------------------------------------------------------------------------------------

@@ -4,28 +4,21 @@ import numpy as np
 import pytest
 
 import sim
-from sim.draw import draw_side, padded
 from sim.philox import KEY, QUERY
 from sim.plan import layout, plan
 from tests import oracle
+from tests.measuring import draw_tokens
 
 PRECISIONS = ("float32", "float64")
 SCALE = ["none", "sqrt_dk", "dk", -0.25, 0]
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}  # of scores, relative to the largest
 
 
-def drawn(side, count: int, trial: int, tensor, geometry) -> np.ndarray:
-    """Return the vectors of one side as the block draws them, (tokens, d_k) in float64."""
-    out = np.empty((padded(geometry.d_k), count), side.numbers.dtype)
-    draw_side(side, out, 0, trial, tensor, geometry.key)
-    return out[: geometry.d_k].T.astype(float)
-
-
 def vectors_of(cell_plan) -> tuple[np.ndarray, np.ndarray]:
     """Return Q and K of a cell, each (trials, tokens, d_k) in float64."""
     geometry, trials = cell_plan.geometry, range(cell_plan.trials)
-    query = [drawn(cell_plan.query, geometry.n_queries, trial, QUERY, geometry) for trial in trials]
-    key = [drawn(cell_plan.key, geometry.n_keys, trial, KEY, geometry) for trial in trials]
+    query = [draw_tokens(cell_plan, QUERY, geometry.n_queries, trial) for trial in trials]
+    key = [draw_tokens(cell_plan, KEY, geometry.n_keys, trial) for trial in trials]
     return np.stack(query), np.stack(key)
 
 
@@ -77,7 +70,7 @@ def check_estimates(found, cell_plan, sweep, vectors):
             message = f"{name} at {factor=} of {cell_plan.cell}"
             np.testing.assert_allclose(found[name].values[k], values, relative, absolute, err_msg=message)
         norms = oracle.row_quantities(oracle.hidden(factor * raw, visible))["jacobian_frobenius"]
-        unit = abs(factor) * cell_plan.measures.gradient_unit
+        unit = abs(factor) * cell_plan.measures.gradient_units[k]
         for name, values, least in (
             ("jacobian_frobenius_median", norms, 2.0**-32),
             ("gradient_query_median", np.sqrt(gradients["query"]), 2.0**-32 * unit),
@@ -215,8 +208,8 @@ def test_elements_are_those_of_the_oracle_for_every_law_and_place():
             (cell_plan,) = plans_of(sweep)
             key = cell_plan.cell.philox_key()
             for trial in (0, 5, 2**32 - 1):
-                query = drawn(cell_plan.query, 3, trial, QUERY, cell_plan.geometry)
-                keys = drawn(cell_plan.key, 2, trial, KEY, cell_plan.geometry)
+                query = draw_tokens(cell_plan, QUERY, 3, trial)
+                keys = draw_tokens(cell_plan, KEY, 2, trial)
                 expected = np.array([2 + oracle.vector(law, 7, token, trial, 0, key) for token in range(3)])
                 np.testing.assert_allclose(query, expected, 0, 7 * tolerance)
                 expected = np.array([-1 + 3 * oracle.vector(law, 7, token, trial, 1, key) for token in range(2)])
@@ -226,7 +219,5 @@ def test_elements_are_those_of_the_oracle_for_every_law_and_place():
 def test_a_tile_that_starts_later_draws_the_same_tokens():
     sweep = sim.Sweep(d_k=7, n_tokens=40)
     (cell_plan,) = plans_of(sweep)
-    whole = drawn(cell_plan.key, 40, 3, KEY, cell_plan.geometry)
-    part = np.empty((8, 9), np.float32)
-    draw_side(cell_plan.key, part, 31, 3, KEY, cell_plan.geometry.key)
-    np.testing.assert_array_equal(part[:7].T, whole[31:])
+    whole = draw_tokens(cell_plan, KEY, 40, 3)
+    np.testing.assert_array_equal(draw_tokens(cell_plan, KEY, 9, 3, first=31), whole[31:])

@@ -39,6 +39,7 @@ class Plan:
     name: str = "plan"
     trials: int = 1000
     seed: int = 0
+    cells: tuple[Any, ...] = (SimpleNamespace(computes_in="float32"),)
 
     def replace(self, **changes: Any) -> Plan:
         if changes.get("trials", 1) < 1:
@@ -53,7 +54,7 @@ def measured(trials: int = 100) -> xr.Dataset:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine that returns at once, and records what it was asked; it needs no kernels."""
-    monkeypatch.setattr("sim.jit.is_cold", lambda: False)
+    monkeypatch.setattr("sim.jit.is_compiled", lambda _: True)
     calls: list[tuple[Any, dict[str, Any]]] = []
 
     def run(sweep: Any, **options: Any) -> xr.Dataset:
@@ -205,7 +206,7 @@ def test_a_failure_is_told_without_a_traceback(folder: Path, engine: SimpleNames
 
 
 def test_compiling_is_announced(folder: Path, engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.jit.is_cold", lambda: True)
+    monkeypatch.setattr("sim.jit.is_compiled", lambda _: False)
     assert "compiling the kernels" in sim("run", "one", "--experiments", folder).stderr
 
 

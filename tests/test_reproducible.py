@@ -1,6 +1,9 @@
 """The promise of design 4: a number depends on its place, never on how it came to be computed."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -174,3 +177,24 @@ def test_a_longer_run_keeps_the_nodes_of_a_shorter_one(trials):
     counts = json.loads(shorter["tally_bin"].attrs["parts"])
     assert int(shorter["tally_count"].sum()) == trials * 5 * (20 + 3 + 3)
     assert [*counts] == ["score_histogram", "frobenius_sizes", "gradient_query_sizes"]
+
+
+COLD_AND_WARM = """
+import sys, numpy as np, sim
+sweep = sim.Sweep(d_k=[16, 65], n_queries=130, n_keys=600, trials=20, precision=sys.argv[1], key={"mean": 0.5})
+dataset = sim.run(sweep)
+np.savez(sys.argv[2], **{name: dataset[name].values for name in dataset.data_vars})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_run_that_compiles_gives_the_bits_of_those_that_load(tmp_path, precision):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    found = []
+    for name in ("cold.npz", "warm.npz"):
+        command = [sys.executable, "-c", COLD_AND_WARM, precision, str(tmp_path / name)]
+        subprocess.run(command, env=environment, check=True)
+        found.append(dict(np.load(tmp_path / name)))
+    cold, warm = found
+    assert [name for name in cold if cold[name].tobytes() != warm[name].tobytes()] == []
