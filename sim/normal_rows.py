@@ -1,8 +1,9 @@
 """Exact expectations of weights and Jacobian for Gaussian keys, and the limits that explain their shape.
 
 Given q, independent Gaussian keys make a row of n iid normal scores with standard deviation
-sigma = |c| std_k ||q||, whatever their common mean (softmax ignores it). So every expectation over Q and K is
-one over rows of a given sigma (:mod:`sim.row_integrals`), averaged over the law of ||q||.
+sigma = |c| std_k (q'S q)^(1/2), S their covariance, whatever they have in common (softmax ignores it). So every
+expectation over Q and K is one over rows of a given sigma (:mod:`sim.row_integrals`), averaged over the law of that
+length (:mod:`sim.norm_laws`).
 
 As functions of x = sigma / (sigma + 2) the logarithms of the row's expectations are smooth on all of [0, 1], once
 what vanishes as 1 / sigma is divided by 1 - x. Chebyshev's interpolation then converges geometrically: one grid
@@ -12,20 +13,20 @@ of 26 + 5 ln n points serves every sigma, from 0 to infinity.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from threadpoolctl import threadpool_limits
 
-from sim.cell import Cell, Side
+from sim.cell import Cell
+from sim.directions import length_of, linear
+from sim.norm_laws import NormLaw, norm_law, point
 from sim.row_integrals import RowIntegrals, row_integrals
+from sim.scales import Rule
 
 __all__ = [
-    "NormLaw",
     "key_gradient_theory",
-    "norm_law",
     "normal_rows",
     "query_gradient_limit",
     "row_limits",
@@ -78,149 +79,106 @@ def normal_rows(sigma: Array, n: int) -> Array:
     return np.where(sigma == 0, uniform, np.exp(logs) * rest**vanishing)
 
 
-@dataclass(frozen=True)
-class NormLaw:
-    """A law of ||q|| as a quadrature: points and weights that sum to 1."""
-
-    norms: Array
-    weights: Array
-
-
-def norm_law(side: Side, d: int) -> NormLaw | None:
-    """Return the law of a vector's length, None where it is not known in closed form."""
-    if abs(side.mean) >= 1e8 * side.std:  # a relative spread below 1e-8, or none
-        return _point(abs(side.mean) * math.sqrt(d))
-    if side.law.kind == "gaussian":
-        return _scaled(_normal_norm(d, side.mean / side.std), side.std)
-    if side.law.kind == "rademacher":
-        return _scaled(_sign_norm(d, side.mean / side.std), side.std)
-    return None
-
-
-def _point(norm: float) -> NormLaw:
-    return NormLaw(np.array([norm]), np.ones(1))
-
-
-def _scaled(law: NormLaw, factor: float) -> NormLaw:
-    return NormLaw(law.norms * factor, law.weights)
-
-
-@lru_cache(4096)
-def _normal_norm(d: int, shift: float) -> NormLaw:
-    """||z + shift|| for d standard normals z: the root of a noncentral chi-square, lambda = d shift^2."""
-    noncentrality = d * shift**2
-    if d + noncentrality < 1000:
-        return _chi(d, noncentrality)
-    # narrow: Gauss's rule from the cumulants 2^(r-1) (r-1)! (d + r lambda), exact to 11th powers of ||q||^2
-    orders = range(1, 2 * _GAUSS_NODES + 1)
-    mean, *cumulants = [2 ** (r - 1) * math.factorial(r - 1) * (d + r * noncentrality) for r in orders]
-    std = math.sqrt(cumulants[0])
-    x, weights = _gauss([k / std**r for r, k in enumerate(cumulants, start=2)])
-    return NormLaw(np.sqrt(mean + std * x), weights)
-
-
-_GAUSS_NODES = 6
-
-
-def _gauss(cumulants: list[float]) -> tuple[Array, Array]:
-    """Return Gauss's rule for a law of mean 0 and the cumulants from the second on (Golub and Welsch 1969)."""
-    moments = [1.0]
-    for r in range(1, 2 * _GAUSS_NODES + 1):
-        moments.append(sum(math.comb(r - 1, i - 1) * cumulants[i - 2] * moments[r - i] for i in range(2, r + 1)))
-    index = np.arange(_GAUSS_NODES + 1)
-    upper = np.linalg.cholesky(np.array(moments)[index[:, None] + index]).T
-    diagonal, beside = np.diag(upper), np.diag(upper, 1)
-    ratio = beside / diagonal[:-1]
-    alpha = np.diff(ratio, prepend=0.0)
-    beta = diagonal[1:-1] / diagonal[:-2]
-    x, vectors = np.linalg.eigh(np.diag(alpha) + np.diag(beta, 1) + np.diag(beta, -1))
-    return x, vectors[0] ** 2
-
-
-def _chi(d: int, noncentrality: float) -> NormLaw:
-    """Integrate over y = ln ||q|| by the trapezoid; the density is a Poisson mixture of chi's of d + 2j degrees."""
-    from scipy.special import gammaln
-
-    radius = math.sqrt(d + noncentrality)
-    # ||.|| is Lipschitz, so it deviates less than one normal; and Chernoff's bound on the left for small d
-    low = max(math.log(d) / 2 - 6 / math.sqrt(d) - 36 / d, math.log(max(radius - 10, 1e-300)))
-    step = min(0.1, 0.4 / radius)
-    y = np.arange(low, math.log(radius + 9), step)
-    half = noncentrality / 2
-    j = np.arange(math.ceil(max(0, half - 9 * math.sqrt(half))), 1 + half + 9 * math.sqrt(half) + 20 * (half > 0))
-    k = d + 2 * j
-    log_constant = j * math.log(half or 1) - gammaln(j + 1) - half - k / 2 * math.log(2) - gammaln(k / 2)
-    density = np.exp(log_constant + k * y[:, None] - np.exp(2 * y[:, None]) / 2).sum(axis=1)
-    return NormLaw(np.exp(y), density / density.sum())
-
-
-@lru_cache(4096)
-def _sign_norm(d: int, shift: float) -> NormLaw:
-    """||r + shift|| for d signs r: ||.||^2 = d (1 + shift^2) + 2 shift (2 B - d), B binomial(d, 1/2)."""
-    from scipy.special import gammaln
-
-    if shift == 0:
-        return _point(math.sqrt(d))
-    # a stride of half a standard deviation changes no average of a smooth function (Poisson's summation)
-    stride = max(1, int(math.sqrt(d) / 4))
-    reach = min(d // 2, int(5 * math.sqrt(d))) // stride * stride
-    b = np.arange(d // 2 - reach, min(d, d // 2 + reach + stride) + 1, stride)
-    log_weight = -gammaln(b + 1) - gammaln(d - b + 1)
-    weights = np.exp(log_weight - log_weight.max())
-    norms = np.sqrt(b * (1 + shift) ** 2 + (d - b) * (1 - shift) ** 2)
-    return NormLaw(norms, weights / weights.sum())
-
-
-def _row_law(cell: Cell, factor: float) -> NormLaw | None:
-    """Return the law of the standard deviation of a row's scaled scores, None where rows are not normal."""
-    if cell.causal and cell.n_queries > 1:  # its rows are of different lengths
+def _factor(cell: Cell, rule: Rule) -> float | None:
+    """Return what all scores are multiplied by; None where rows differ in it or in length, or it is not a factor."""
+    if rule.cap != math.inf or (cell.causal and cell.n_queries > 1):
         return None
-    if cell.n_keys == 1 or factor == 0 or cell.key.std == 0:  # all scores of a row are equal
-        return _point(0.0)
-    law = norm_law(cell.query, cell.d_k) if cell.key.law.kind == "gaussian" else None
-    return _scaled(law, abs(factor) * cell.key.std) if law else None
+    return rule.factor * math.log(cell.n_keys) if rule.log_n else rule.factor
 
 
-def row_theory(cell: Cell, factor: float) -> RowIntegrals | None:
-    """Return the exact expectations of a cell's rows, None where none are known.
+def _row_law(cell: Cell, rule: Rule) -> NormLaw | None:
+    """Return the law of the standard deviation of a row's scaled scores, None where rows are not normal."""
+    factor = _factor(cell, rule)
+    if factor is None:
+        return None
+    if cell.n_keys == 1 or factor == 0:
+        return point(0.0)
+    if not cell.has_vectors:
+        return point(abs(factor)) if cell.score.get("law").kind == "gaussian" else None
+    law = _seen_query(cell)
+    return law.scaled(abs(factor) * _own_part(cell)) if law else None
 
-    Parameters
-    ----------
-    cell : Cell
-    factor : float
-        Of a linear scale.
-    """
-    law = _row_law(cell, factor)
+
+def _own_part(cell: Cell) -> float:
+    """Return the standard deviation of a key's elements about what it shares with the other keys."""
+    if cell.pair.kind == "paired" and cell.pair.get("rho"):
+        return cell.key.std
+    tokens = cell.key.tokens.rho if cell.key.tokens else 0.0
+    shared = cell.pair.get("rho") if cell.pair.kind == "shared" else 0.0
+    return cell.key.std * math.sqrt((1 - tokens) * (1 - shared))
+
+
+def _seen_query(cell: Cell) -> NormLaw | None:
+    """Return the law of the query's length as the keys' covariance sees it, None unless rows are normal given it."""
+    key = cell.key
+    if cell.score.kind != "dot" or cell.projection:
+        return None
+    if _own_part(cell) == 0 and not key.rotation:  # all scores of a row are equal
+        return point(0.0)
+    if key.law.kind != "gaussian" or {key.dependent.kind, key.normalize.kind} != {"none"}:
+        return None
+    if cell.pair.kind == "paired" and cell.pair.get("rho"):
+        return None
+    if cell.query.rotation or key.rotation:
+        common = key.mean or _own_part(cell) != key.std
+        if key.within.kind != "none" or (key.rotation and common):
+            return None
+    query = linear(cell, cell.query)
+    if cell.pair.kind == "shared" and cell.pair.get("rho"):
+        query = cell.query
+        if query.law.kind != "gaussian" or {query.dependent.kind, query.normalize.kind} != {"none"}:
+            return None
+    if query is None:
+        return point(length_of(cell.query.normalize, cell.d_k)) if key.within.kind == "none" else None
+    return norm_law(query, cell.d_k, key.within)
+
+
+def row_theory(cell: Cell, rule: Rule) -> RowIntegrals | None:
+    """Return the exact expectations of a cell's scaled rows, None where none are known."""
+    law = _row_law(cell, rule)
     if law is None:
         return None
     return RowIntegrals(*(normal_rows(law.norms, cell.n_keys) * law.weights).sum(axis=1).tolist())
 
 
-def key_gradient_theory(cell: Cell, factor: float) -> float:
+def key_gradient_theory(cell: Cell, rule: Rule) -> float:
     """Return E ||dL/dk||^2, averaged over standard normal dL/dp: factor^2 n_queries / n_keys E ||q||^2 ||J||_F^2.
 
-    NaN where it is not known.
+    NaN where it is not known, as where ||q|| and the scores' standard deviation are not one another's multiples.
     """
-    law = norm_law(cell.query, cell.d_k)
-    if _row_law(cell, factor) is None or law is None:
+    factor, rows = _factor(cell, rule), _row_law(cell, rule)
+    if factor is None or rows is None or not cell.has_vectors or cell.projection:
         return math.nan
-    frobenius_sq = normal_rows(abs(factor) * cell.key.std * law.norms, cell.n_keys)[3]
-    mean = float((law.weights * law.norms**2 * frobenius_sq).sum())
+    query = linear(cell, cell.query)
+    length = norm_law(query, cell.d_k) if query else point(length_of(cell.query.normalize, cell.d_k))
+    if length is None or (cell.query.dependent.kind == "magnitude" and cell.query.dependent.get("df") <= 2):
+        return math.nan
+    if cell.key.within.kind == "none":
+        sigma = abs(factor) * _own_part(cell) * length.norms
+    elif len(rows.norms) == 1:
+        sigma = rows.norms
+    else:
+        return math.nan
+    frobenius_sq = normal_rows(sigma, cell.n_keys)[3]
+    mean = float((length.weights * length.norms**2 * frobenius_sq).sum())
     return factor**2 * cell.n_queries / cell.n_keys * mean
 
 
-def query_gradient_limit(cell: Cell, factor: float) -> float:
+def query_gradient_limit(cell: Cell, rule: Rule) -> float:
     """Return the part of E ||dL/dq||^2 across the query, factor^2 std_k^2 (d - 1) E ||J||_F^2, of Gaussian keys.
 
-    A lower bound, from 32 elements on within 5 % in the root, and NaN below.
+    A lower bound, from 32 elements on within 5 % in the root, and NaN below. Of keys that share a part, std_k is that
+    of the rest.
     """
-    rows = row_theory(cell, factor)
-    if rows is None or cell.key.law.kind != "gaussian" or cell.d_k < 32:
+    factor, rows = _factor(cell, rule), row_theory(cell, rule)
+    if factor is None or rows is None or not cell.has_vectors or cell.d_k < 32:
         return math.nan
-    return (factor * cell.key.std) ** 2 * (cell.d_k - 1) * rows.jacobian_frobenius_sq
+    if (cell.key.law.kind, cell.key.within.kind) != ("gaussian", "none"):
+        return math.nan
+    return (factor * _own_part(cell)) ** 2 * (cell.d_k - 1) * rows.jacobian_frobenius_sq
 
 
-def row_limits(cell: Cell, factor: float) -> RowIntegrals:
+def row_limits(cell: Cell, rule: Rule) -> RowIntegrals:
     """Return limiting forms (theory.md), each right to 5 % in its range and NaN outside.
 
     Below the threshold sqrt(2 ln n): entropy ln n - sigma^2 / 2, sum p^2 = e^(sigma^2) / n, tr J = 1 - sum p^2.
@@ -230,7 +188,7 @@ def row_limits(cell: Cell, factor: float) -> RowIntegrals:
     """
     from scipy.special import psi
 
-    n, law = cell.n_keys, _row_law(cell, factor)
+    n, law = cell.n_keys, _row_law(cell, rule)
     if law is None:
         return RowIntegrals(*[math.nan] * 5)
     sigma = law.norms

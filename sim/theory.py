@@ -1,151 +1,220 @@
-"""Closed forms of the raw score s = q.k, exact for every law, mean and standard deviation.
+"""Closed forms of the scores of a cell: what score function, structure and scale make of mean, variance and shape.
 
-With q_i = mu_q + a and k_i = mu_k + b, the elements independent, the cumulants of s are d_k times those
-of the product q_i k_i (cumulants of independent terms add). These follow from the central moments of a
-and b: q_i k_i - mu_q mu_k = mu_q b + mu_k a + ab has no large constant left to cancel.
+Raw scores are a mixture of a few kinds (:mod:`sim.mixtures`), whose cumulants follow from those of independent
+elements (:mod:`sim.cumulants`) or from the vectors' directions and lengths. A linear scale multiplies them, a soft cap
+averages tanh over their exact distribution, or over a normal law corrected by their third and fourth cumulants.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.cell import Cell, Side
+from sim.additive_scores import additive_block, additive_limit
+from sim.cell import Cell
+from sim.cumulants import Cumulants, dot_cumulants
+from sim.directions import explicit, linear
+from sim.distributions import Distribution, score_distribution
 from sim.laws import LAWS
+from sim.mixtures import Block, ScoreMoments, block_of_kinds
+from sim.normalized_scores import normalized_block
+from sim.projected_scores import projected_block
+from sim.rotated_scores import rotated_block
+from sim.scales import Rule
+from sim.side import Side
+from sim.soft_caps import capped, capped_limit
+from sim.sources import dot_covariance, law_shape
+from sim.token_pairs import token_pairs
 
-__all__ = ["Distribution", "ScoreTheory", "score_theory"]
+__all__ = ["Distribution", "ScaledTheory", "ScoreTheory", "finite_moments", "scaled_theory", "score_theory"]
 
-Distribution = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+_LEAST = 16  # components from which on a normal law is a score's limit
 
 
 @dataclass(frozen=True)
-class ScoreTheory:
-    """What is known of the raw scores of a cell; NaN (or None) where nothing is.
+class ScoreTheory(ScoreMoments):
+    """What is known of the raw scores of a cell: exact moments, NaN (or None) where nothing is.
 
     Attributes
     ----------
-    mean, variance, skewness, excess_kurtosis : float
-        Of one score, over Q and K.
-    row_variance : float
-        Expectation of the variance across the keys of one row; NaN for a single key.
     moments : float
         How many moments of the score are finite.
     distribution : function x -> (P(s < x), P(s <= x)), or None
+        Of every score.
+    limit : ScoreMoments
+        Approximations, right to 5 %, of some that have no exact form.
     """
 
-    mean: float
-    variance: float
-    row_variance: float
-    skewness: float
-    excess_kurtosis: float
-    moments: float
+    moments: float = math.nan
     distribution: Distribution | None = None
-
-    @property
-    def std(self) -> float:
-        """The standard deviation."""
-        return math.sqrt(self.variance)
+    limit: ScoreMoments = ScoreMoments()
 
 
-def _central_moments(side: Side) -> list[float]:
-    # E (x - mean)^r for r = 0 .. 4
-    standardised = LAWS[side.law.kind].moments(side.shape)
-    return [1.0, *(side.std**r * moment for r, moment in enumerate(standardised, start=1))]
+class ScaledTheory(NamedTuple):
+    """What is known of the scores after the scale rule: exact moments, limits right to 5 %, and how many are finite."""
 
-
-def _product_moment(r: int, query: Side, key: Side, a: list[float], b: list[float]) -> float:
-    """Return E (mu_q b + mu_k a + ab)^r by the multinomial theorem."""
-    total = 0.0
-    for i in range(r + 1):
-        for j in range(r - i + 1):
-            k = r - i - j  # powers of mu_q b, of mu_k a, of ab
-            ways = math.factorial(r) // (math.factorial(i) * math.factorial(j) * math.factorial(k))
-            total += ways * query.mean**i * key.mean**j * a[j + k] * b[i + k]
-    return total
+    exact: ScoreMoments
+    limit: ScoreMoments
+    moments: float
 
 
 def score_theory(cell: Cell) -> ScoreTheory:
     """Return the closed forms of a cell's raw score."""
-    query, key, d = cell.query, cell.key, cell.d_k
-    a, b = _central_moments(query), _central_moments(key)
-    m2, m3, m4 = (_product_moment(r, query, key, a, b) for r in (2, 3, 4))
-    varies = m2 > 0
+    made, limit = _blocks(cell)
+    finite = finite_moments(cell)
+    exact = _finite(made.moments(), finite)
     return ScoreTheory(
-        mean=d * query.mean * key.mean,
-        variance=d * m2,
-        # given q the keys of a row are independent, with variance d std_k^2 q_i^2 on average
-        row_variance=d * b[2] * (a[2] + query.mean**2) if cell.n_keys > 1 else math.nan,
-        skewness=m3 / m2**1.5 / math.sqrt(d) if varies else math.nan,
-        excess_kurtosis=(m4 / m2**2 - 3) / d if varies else math.nan,
-        moments=math.inf,
-        distribution=_distribution(cell) if varies else None,
+        mean=exact.mean,
+        variance=exact.variance,
+        row_variance=exact.row_variance,
+        skewness=exact.skewness,
+        excess_kurtosis=exact.excess_kurtosis,
+        moments=finite,
+        distribution=score_distribution(cell) if exact.variance > 0 or finite < 2 else None,
+        limit=_finite(limit.moments(), finite) if limit else ScoreMoments(),
     )
 
 
-def _distribution(cell: Cell) -> Distribution | None:
-    """Return the score's exact distribution, where a law pair with zero means has one in closed form."""
-    query, key = cell.query, cell.key
-    if query.mean != 0 or key.mean != 0:
-        return None
-    std = query.std * key.std
-    laws = {query.law.kind, key.law.kind}
-    if laws == {"rademacher"}:
-        return _binomial(cell.d_k, std)
-    if laws == {"rademacher", "gaussian"}:  # a sum of d normals with their signs redrawn: normal
-        return _normal(std * math.sqrt(cell.d_k))
-    if laws == {"gaussian"}:
-        return _normal_product(cell.d_k, std)
-    return None
+def scaled_theory(cell: Cell, rule: Rule) -> ScaledTheory:
+    """Return the closed forms of a cell's scores after a scale rule."""
+    made, limit = _blocks(cell)
+    finite = finite_moments(cell)
+    if rule.factor == 0:
+        several = bool((made.keys > 1).any())
+        zero = ScoreMoments(mean=0.0, variance=0.0, row_variance=0.0 if several else math.nan)
+        return ScaledTheory(zero, ScoreMoments(), math.inf)
+    if rule.cap != math.inf:
+        return _capped(cell, rule, limit or made, finite)
+    factors = rule.factor * np.log(made.keys) if rule.log_n else np.full(made.keys.shape, rule.factor)
+    exact = _finite(made.moments(factors), finite)
+    return ScaledTheory(exact, _finite(limit.moments(factors), finite) if limit else ScoreMoments(), finite)
 
 
-def _binomial(d: int, step: float) -> Distribution:
-    """s = step (2 B - d), B binomial(d, 1/2)."""
-
-    def distribution(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from scipy.special import bdtr
-
-        b = (np.asarray(x, float) / step + d) / 2
-        # float noise in x / step must not move x off the lattice
-        b = np.where(abs(b - np.round(b)) < 1e-6, np.round(b), b)
-
-        def up_to(count: np.ndarray) -> np.ndarray:  # P(B <= count) for any real number
-            inside = bdtr(np.clip(count, 0, d), d, 0.5)
-            return np.where(count < 0, 0.0, np.where(count >= d, 1.0, inside))
-
-        return up_to(np.ceil(b) - 1), up_to(np.floor(b))
-
-    return distribution
+def _finite(moments: ScoreMoments, finite: float) -> ScoreMoments:
+    """Return the moments without those that need more than `finite` moments of a score."""
+    orders = {"mean": 1, "variance": 2, "row_variance": 2, "skewness": 3, "excess_kurtosis": 4}
+    return replace(moments, **{name: math.nan for name, order in orders.items() if finite < order})
 
 
-def _normal(std: float) -> Distribution:
-    def distribution(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from scipy.special import ndtr
+def finite_moments(cell: Cell) -> float:
+    """Return how many moments of a raw score are finite.
 
-        p = ndtr(np.asarray(x, float) / std)
-        return p, p
-
-    return distribution
-
-
-def _normal_product(d: int, std: float) -> Distribution:
-    """Given q, s is normal with standard deviation std |z|, and |z|^2 is chi-square of d degrees.
-
-    Integrated over y = ln |z|^2 by the trapezoid rule, which converges geometrically for this smooth,
-    rapidly falling density (400 points: 1e-12, checked against 4000).
+    A score of independent vectors has as many as the elements of each; one that multiplies a vector with itself half as
+    many. Bounded scores have all.
     """
+    if not cell.has_vectors:
+        law = cell.score.get("law")
+        return float(LAWS[law.kind].finite(law_shape(law)))
+    if cell.score.kind == "additive":
+        return math.inf
+    cell = explicit(cell)
+    query, key = (_finite_of_side(side) for side in (cell.query, cell.key))
+    bounded = [side.normalize.kind != "none" for side in (cell.query, cell.key)]
+    dependent = cell.pair.kind != "none" and cell.pair.get("rho")
+    if dependent:
+        key = min(query, key)
+    if dependent or (cell.projection and cell.projection.attention == "self"):
+        if not any(bounded) and cell.query.std and cell.key.std and query != math.inf:
+            query //= 2
+    return (
+        min(value for value, is_bounded in zip((query, key), bounded, strict=True) if not is_bounded)
+        if not all(bounded)
+        else math.inf
+    )
 
-    def distribution(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from scipy.special import ndtr
-        from scipy.stats import chi2
 
-        low, high = max(chi2.ppf(1e-15, d), 1e-300), chi2.isf(1e-15, d)
-        y = np.linspace(math.log(low), math.log(high), 400)
-        weight = chi2.pdf(np.exp(y), d) * np.exp(y)
-        weight /= weight.sum()
-        p = ndtr(np.asarray(x, float)[..., None] / (std * np.exp(y / 2))) @ weight
-        return p, p
+def _finite_of_side(side: Side) -> float:
+    if side.std == 0:
+        return math.inf
+    of_law = float(LAWS[side.law.kind].finite(side.shape))
+    if side.dependent.kind == "magnitude":
+        return min(of_law, math.ceil(side.dependent.get("df")) - 1)
+    return of_law
 
-    return distribution
+
+@lru_cache(256)
+def _blocks(cell: Cell) -> tuple[Block, Block | None]:
+    """Return the raw scores of a cell, and those by limits where it has such."""
+    if not cell.has_vectors:
+        return _iid_block(cell), None
+    cell = explicit(cell)
+    if cell.score.kind == "additive":
+        return additive_block(cell), additive_limit(cell)
+    made = _dot_block(cell)
+    if is_symmetric(cell):
+        zero = np.zeros_like(made.kinds.third)
+        made = replace(made, kinds=made.kinds._replace(third=zero))
+    return made, None
+
+
+def _dot_block(cell: Cell) -> Block:
+    """Return the dot products of a cell, by what was done to the vectors last."""
+    query, key = linear(cell, cell.query), linear(cell, cell.key)
+    if query is None or key is None:
+        sides = {"query": query or cell.query, "key": key or cell.key}
+        return normalized_block(cell.model_copy(update=sides))
+    if cell.projection:
+        return projected_block(cell)
+    cell = cell.model_copy(update={"query": query, "key": key})
+    if query.rotation or key.rotation:
+        return rotated_block(cell)
+    pairs = token_pairs(cell)
+    kinds = [dot_cumulants(pairs.query, k) for k in pairs.keys]
+    covariances = [[dot_covariance(pairs.query, k, pairs.query, other) for other in pairs.others] for k in pairs.keys]
+    stacked = Cumulants(*(np.array([float(kind[r]) for kind in kinds]) for r in range(4)))
+    return block_of_kinds(stacked, np.array(covariances), pairs.rows)
+
+
+def _iid_block(cell: Cell) -> Block:
+    law = cell.score.get("law")
+    _, second, third, fourth, *_ = LAWS[law.kind].moments(law_shape(law))
+    kinds = Cumulants(np.zeros(1), np.array([second]), np.array([third]), np.array([fourth - 3 * second**2]))
+    rows = token_pairs(cell).rows
+    return block_of_kinds(kinds, np.zeros((1, 1)), rows)
+
+
+def is_symmetric(cell: Cell) -> bool:
+    """Whether -s has the law of s: one side has, independently of the other, or matrices of its own."""
+    if not cell.has_vectors:
+        return LAWS[cell.score.get("law").kind].symmetric
+    if cell.score.kind == "additive" or (cell.projection and not cell.projection.tied):
+        return True
+    if (cell.projection and cell.projection.attention == "self") or not token_pairs(cell).are_independent:
+        return False
+    return any(_is_symmetric_side(cell, side) for side in (cell.query, cell.key))
+
+
+def _is_symmetric_side(cell: Cell, side: Side) -> bool:
+    """Whether -x has the law of x; the layer normalization of a vector takes its mean away first."""
+    law = LAWS[side.law.kind].symmetric or side.dependent.kind == "signs" or side.std == 0
+    return law and (side.mean == 0 or (side.normalize.kind == "layer" and not cell.projection))
+
+
+def _are_centered(cell: Cell) -> bool:
+    """Whether a key may change sign by itself, so that no two scores of a row correlate, whatever odd is made of them."""
+    if not cell.has_vectors:
+        return LAWS[cell.score.get("law").kind].symmetric
+    key = cell.key
+    alone = not (key.tokens and key.tokens.rho) and cell.score.kind != "additive"
+    if cell.projection and (cell.projection.bias_std or cell.projection.attention == "self"):
+        return False
+    return alone and token_pairs(cell).are_independent and _is_symmetric_side(cell, key)
+
+
+def _capped(cell: Cell, rule: Rule, block: Block, finite: float) -> ScaledTheory:
+    exact = capped(score_distribution(cell), rule)
+    limit = ScoreMoments()
+    centered = _are_centered(cell)
+    if finite >= 4 and (cell.d_k or 0) >= _LEAST:
+        limit = capped_limit(block, rule, centered)
+    if is_symmetric(cell):
+        varies = not block.kinds.variance.max() == 0
+        exact = replace(exact, mean=0.0, skewness=0.0 if varies else math.nan)
+    several = bool((block.keys > 1).any())
+    if centered and several and len(block.kinds.mean) == 1:
+        exact = replace(exact, row_variance=exact.variance)
+    return ScaledTheory(exact, limit, math.inf)

@@ -1,0 +1,128 @@
+"""Normalized vectors: what is known of their directions, and cosines of correlated normal vectors.
+
+Divided by its length, a vector of independent normal components of mean 0 is uniform on the sphere, and independent
+of its length. Of any exchangeable law symmetric in each component the direction u still has E u = 0 and
+E uu' = I / d. Less its mean over the components ("layer") all happens in the d - 1 dimensions across (1, ..., 1), where
+equal means and equal correlations of the components do not matter, and exchangeable components suffice for E uu'.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from sim.cell import Cell
+from sim.kinds import Choice
+from sim.laws import LAWS
+from sim.side import Side
+from sim.structure import INITS
+
+__all__ = ["Direction", "cosine_moments", "direction", "explicit", "length_of", "linear"]
+
+_NEGLIGIBLE = 1e-9  # probability of a vector without a direction
+
+
+class Direction(NamedTuple):
+    """A random direction.
+
+    Attributes
+    ----------
+    is_uniform : bool
+        On the sphere; else only E u = 0 and E uu' are those of a uniform one.
+    is_symmetric : bool
+        Whether -u has the same law.
+    dimensions : int
+        d, or d - 1 where components sum to 0.
+    is_centered : bool
+        Whether the components sum to 0.
+    """
+
+    is_uniform: bool
+    is_symmetric: bool
+    dimensions: int
+    is_centered: bool
+
+
+def explicit(cell: Cell) -> Cell:
+    """Return the same scores as dot products: the cosine is that of vectors of length 1."""
+    if cell.score.kind != "cosine":
+        return cell
+    unit = {"normalize": Choice("l2", (("gain", 1.0),))}
+    sides = {name: getattr(cell, name).model_copy(update=unit) for name in ("query", "key")}
+    return cell.model_copy(update=sides | {"score": Choice("dot")})
+
+
+def length_of(normalize: Choice, d: int) -> float:
+    """Return the length of normalized vectors."""
+    return float(normalize.get("gain")) * (1.0 if normalize.kind == "l2" else math.sqrt(d))
+
+
+def _is_of_signs(side: Side) -> bool:
+    return side.law.kind == "rademacher" or side.dependent.kind == "signs"
+
+
+def linear(cell: Cell, side: Side) -> Side | None:
+    """Return the side that, not normalized, is what normalizing makes of it; None where there is none.
+
+    Signs, times whatever common magnitude and scales of their own, have a constant length, and so have constants.
+    """
+    normalize = side.normalize
+    if normalize.kind == "none":
+        return side
+    if normalize.kind == "layer" or cell.projection or cell.pair.kind != "none":
+        return None
+    size = length_of(normalize, cell.d_k) / math.sqrt(cell.d_k)
+    without = {"normalize": Choice("none")}
+    if side.std == 0:
+        return side.model_copy(update=without | {"mean": math.copysign(size, side.mean), "tokens": None})
+    constant = side.within.kind in ("none", "power_law", "outliers") and side.mean == 0 and not side.tokens
+    if _is_of_signs(side) and constant and _without_direction(side, cell.d_k) < _NEGLIGIBLE:
+        return side.model_copy(update=without | {"law": Choice("rademacher"), "dependent": Choice("none"), "std": size})
+    return None
+
+
+def direction(cell: Cell, side: Side) -> Direction | None:
+    """Return what is known of the direction of a side's vectors, before any normalizing but for the mean's removal."""
+    centered = side.normalize.kind == "layer"
+    d = cell.d_k
+    across = d - 1 if centered else d
+    if cell.projection:
+        is_normal = INITS[cell.projection.init].law == "gaussian"
+        return None if cell.projection.tied else Direction(is_normal, True, across, centered)
+    rho = side.tokens.rho if side.tokens else 0.0
+    alike = side.within.kind == "none" or (centered and side.within.kind == "equicorrelated")
+    if not alike or side.std == 0 or not (centered or side.mean == 0):
+        return None
+    law = LAWS[side.law.kind]
+    if side.law.kind == "gaussian" and side.dependent.kind in ("none", "magnitude"):
+        return Direction(True, True, across, centered)
+    if _without_direction(side, d, centered) > _NEGLIGIBLE and rho == 0:
+        return None
+    symmetric = law.symmetric or side.dependent.kind == "signs"
+    return Direction(False, symmetric, across, centered) if symmetric or centered else None
+
+
+def _without_direction(side: Side, d: int, centered: bool = False) -> float:
+    """Return a bound on the probability that a vector is zero, or its components are all equal if they are centered."""
+    atoms = {
+        "rademacher": lambda: (0.5, 0.5) if centered else (),
+        "two_point": lambda: (side.shape, 1 - side.shape) if centered else (),
+        "sparse": lambda: (1 - side.shape,),
+    }
+    if side.dependent.kind == "signs":  # zero is the magnitude of all at once
+        zero = 1 - side.shape if side.law.kind == "sparse" else 0.0
+        return zero + (2 * 0.5**d if centered else 0.0)
+    return sum(p**d for p in atoms.get(side.law.kind, tuple)())
+
+
+def cosine_moments(rho: float, dimensions: int) -> tuple[float, float]:
+    """Return E c and E c^2 of the cosine c of two standard normal vectors of componentwise correlation rho.
+
+    Those of the sample correlation about known means (Muirhead 1982, 5.1.3).
+    """
+    from scipy.special import hyp2f1, poch
+
+    d = dimensions
+    first = rho * 2 / d * poch(d / 2, 0.5) ** 2 * hyp2f1(0.5, 0.5, d / 2 + 1, rho**2)
+    second = 1 - (1 - rho**2) * (d - 1) / d * hyp2f1(1, 1, d / 2 + 1, rho**2) if abs(rho) < 1 else 1.0
+    return float(first), float(second)

@@ -1,0 +1,142 @@
+"""Laws of lengths: of ||x|| for one vector of a side, or of (x'Sx)^(1/2) where the other side's covariance S sees it.
+
+A row of normal keys is normal given the query, with a standard deviation that is such a length; so are the units of an
+additive score. Each law is a quadrature, for averages of functions that are smooth in the logarithm of the length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sim.covariances import Covariance, aligned, covariance
+from sim.kinds import Choice
+from sim.quadratic_forms import quadratic_form
+from sim.side import Side
+
+__all__ = ["NormLaw", "magnitude_law", "norm_law", "point"]
+
+Array = np.ndarray
+
+_SPECTRAL = 1024  # the largest width of which eigenvalues are found
+
+
+@dataclass(frozen=True)
+class NormLaw:
+    """A law of a length as a quadrature: points and weights that sum to 1."""
+
+    norms: Array
+    weights: Array
+
+    def scaled(self, factor: float) -> NormLaw:
+        """Return the law of a multiple."""
+        return NormLaw(self.norms * factor, self.weights)
+
+    def times(self, other: NormLaw) -> NormLaw:
+        """Return the law of the product with an independent length."""
+        return NormLaw(np.outer(self.norms, other.norms).ravel(), np.outer(self.weights, other.weights).ravel())
+
+
+def point(norm: float) -> NormLaw:
+    """Return the law of a constant."""
+    return NormLaw(np.array([norm]), np.ones(1))
+
+
+def norm_law(side: Side, d: int, seen_by: Choice | None = None) -> NormLaw | None:
+    """Return the law of a vector's length before any normalizing, None where it is not known in closed form.
+
+    Parameters
+    ----------
+    side : Side
+    d : int
+        Number of components.
+    seen_by : Choice, optional
+        A kind of :data:`sim.structure.WITHIN`, whose covariance is S; without it S is the identity.
+    """
+    metric = covariance(seen_by or Choice("none"), d)
+    if abs(side.mean) >= 1e8 * side.std:  # a relative spread below 1e-8, or none
+        return point(abs(side.mean) * math.sqrt(metric.total))
+    shift = side.mean / side.std
+    own = covariance(side.within, d)
+    kind, dependent = side.law.kind, side.dependent.kind
+    correlated = side.tokens is not None and side.tokens.rho > 0
+    law = None
+    if kind == "gaussian" and dependent != "signs":
+        if dependent == "none" or (shift == 0 and not correlated):
+            law = _normal_norm(own, metric, shift)
+    elif not correlated and shift == 0 and own.runs and metric.runs:
+        counts, (a, b) = aligned(own.runs, metric.runs)
+        if kind == "rademacher":
+            law = point(math.sqrt(counts @ (a * b) ** 2))
+        elif kind == "gaussian":  # signs, and a normal magnitude
+            law = _normal_norm(covariance(Choice("none"), 1), covariance(Choice("none"), 1), 0.0)
+            law = law.scaled(math.sqrt(counts @ (a * b) ** 2)) if law else None
+    elif (
+        kind == "rademacher" and not correlated and dependent != "magnitude" and own.is_identity and metric.is_identity
+    ):
+        law = _sign_norm(d, shift)
+    if law and dependent == "magnitude":
+        law = law.times(magnitude_law(float(side.dependent.get("df"))))
+    return law.scaled(side.std) if law else None
+
+
+@lru_cache(256)
+def magnitude_law(df: float) -> NormLaw:
+    """Return the law of r: r^2 = (df - 2) / chi^2_df, or df / chi^2_df to df = 2."""
+    squares = quadratic_form(np.ones(1), np.array([df]), np.zeros(1))
+    return NormLaw(np.sqrt((df - 2 if df > 2 else df) / squares.points), squares.weights)
+
+
+@lru_cache(1024)
+def _normal_norm(own: Covariance, metric: Covariance, shift: float) -> NormLaw | None:
+    """(x'Sx)^(1/2) of x = A z + shift, z standard normal: in the eigenvectors of A'SA a sum of squares."""
+    spectrum = _spectrum(own, metric, shift)
+    if spectrum is None:
+        return None
+    squares = quadratic_form(*spectrum)
+    return NormLaw(np.sqrt(squares.points), squares.weights)
+
+
+def _spectrum(own: Covariance, metric: Covariance, shift: float) -> tuple[Array, Array, Array] | None:
+    """Return eigenvalues, how many there are of each, and their sums of squared shifts."""
+    if own.runs and metric.runs:
+        counts, (a, b) = aligned(own.runs, metric.runs)
+        return (a * b) ** 2, counts, counts * (shift / a) ** 2
+    d = own.width
+    if all(of.within.kind in ("none", "equicorrelated") for of in (own, metric)):
+        # both have the eigenvector (1, ..., 1), and are alike across it
+        along, across = zip(*(_of_equicorrelated(of) for of in (own, metric)), strict=True)
+        shifts = np.array([d * shift**2 / along[0], 0.0])
+        return np.array([math.prod(along), math.prod(across)]), np.array([1, d - 1]), shifts
+    if d > _SPECTRAL:
+        return None
+    seen = metric.matrix.T @ own.matrix
+    form = seen.T @ seen
+    if shift == 0:
+        return np.linalg.eigvalsh(form), np.ones(d), np.zeros(d)
+    eigenvalues, vectors = np.linalg.eigh(form)
+    linear = vectors.T @ (seen.T @ metric.matrix.sum(axis=0)) * shift
+    return eigenvalues, np.ones(d), (linear / eigenvalues) ** 2
+
+
+def _of_equicorrelated(of: Covariance) -> tuple[float, float]:
+    rho = float(of.within.get("rho")) if of.within.kind == "equicorrelated" else 0.0
+    return 1 + (of.width - 1) * rho, 1 - rho
+
+
+@lru_cache(4096)
+def _sign_norm(d: int, shift: float) -> NormLaw:
+    """||r + shift|| for d signs r: ||.||^2 = d (1 + shift^2) + 2 shift (2 B - d), B binomial(d, 1/2)."""
+    from scipy.special import gammaln
+
+    # a stride of half a standard deviation changes no average of a smooth function (Poisson's summation)
+    stride = max(1, int(math.sqrt(d) / 4))
+    reach = min(d // 2, int(5 * math.sqrt(d))) // stride * stride
+    b = np.arange(d // 2 - reach, min(d, d // 2 + reach + stride) + 1, stride)
+    log_weight = -gammaln(b + 1) - gammaln(d - b + 1)
+    weights = np.exp(log_weight - log_weight.max())
+    norms = np.sqrt(b * (1 + shift) ** 2 + (d - b) * (1 - shift) ** 2)
+    return NormLaw(norms, weights / weights.sum())
