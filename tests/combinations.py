@@ -1,7 +1,5 @@
 """Seeded random combinations of law, structure, score function and scale, within what closed forms cover."""
 
-import math
-
 import numpy as np
 
 from sim.cell import Cell
