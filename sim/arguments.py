@@ -46,7 +46,7 @@ from sim.views import (
     Transform,
 )
 
-__all__ = ["component_scales", "draw_of", "given_side", "has_own_view"]
+__all__ = ["component_scales", "draw_of", "fixed_rule", "given_side", "has_own_view"]
 
 _DEPENDENT = {"none": 0, "magnitude": MAGNITUDES, "signs": SIGNS}
 _WITHIN = {
@@ -63,14 +63,20 @@ _ROUNDING = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 _PLACE = {"scores": AT_SCORES, "query": AT_QUERY, "both": AT_BOTH}
 
 
+def fixed_rule(cell: Cell, rule: Rule) -> Rule:
+    """Return a rule with ln n in its factor, unless the rows of the cell see different numbers of keys."""
+    if not rule.log_n or (cell.causal and cell.n_queries > 1):
+        return rule
+    return rule._replace(factor=rule.factor * math.log(cell.n_keys), log_n=False)
+
+
 def has_own_view(cell: Cell, rule: Rule) -> bool:
-    """Return whether a rule is more than a factor on the raw scores that all rules share."""
-    varies = rule.log_n and cell.causal and cell.n_queries > 1
-    return varies or math.isfinite(rule.cap) or cell.precision in _ROUNDING or cell.scale_at != "scores"
+    """Return whether a rule of :func:`fixed_rule` is more than a factor on the raw scores that all rules share."""
+    return rule.log_n or math.isfinite(rule.cap) or cell.precision in _ROUNDING or cell.scale_at != "scores"
 
 
 def draw_of(cell: Cell, rules: Sequence[Rule]) -> Draw:
-    """Return what is drawn in a cell, and what the rules make of it."""
+    """Return what is drawn in a cell, and what its rules, of :func:`fixed_rule`, make of it."""
     precision = cell.computes_in
     return Draw(
         query=_side(cell, "query", precision),
@@ -78,18 +84,13 @@ def draw_of(cell: Cell, rules: Sequence[Rule]) -> Draw:
         pair=Pair(_PAIR[cell.pair.kind], float(cell.pair.get("rho", 0)), min(cell.n_queries, cell.n_keys)),
         score=_score(cell, precision),
         transform=Transform(
-            factors=np.array([rule.factor * _fixed_log(cell, rule) for rule in rules]),
-            log_n=np.array([rule.log_n and cell.causal and cell.n_queries > 1 for rule in rules], np.uint8),
+            factors=np.array([rule.factor for rule in rules]),
+            log_n=np.array([rule.log_n for rule in rules], np.uint8),
             caps=np.array([rule.cap for rule in rules]),
             rounding=_ROUNDING.get(cell.precision, 0),
             place=_PLACE[cell.scale_at],
         ),
     )
-
-
-def _fixed_log(cell: Cell, rule: Rule) -> float:
-    """Return ln n where all rows see the same number of keys, and 1 where the kernels take each row's own."""
-    return math.log(cell.n_keys) if rule.log_n and not (cell.causal and cell.n_queries > 1) else 1.0
 
 
 def _numbers(law: Choice, mean: float, std: float, precision: str) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from sim.draw import padded
 from sim.finish import finish_block, finish_trial
 from sim.gradients import add_gradients, end_tile, new_keys, prepare_keys
-from sim.jit import inner, kernel, part
+from sim.jit import entry, inner, kernel, part
 from sim.moments import forget
 from sim.philox import KEY, QUERY
 from sim.rounded import add_rounded, begin_rounded, new_rounded
@@ -281,7 +281,7 @@ def _run_trial(trial, draw, geometry, visible, work, measures, tally, bins, samp
     finish_trial(work.rows, work.slopes, work.rounded, work.query_norms, geometry.n_keys, measures, tally, bins)
 
 
-@kernel
+@entry
 def run_blocks(first_block, draw, geometry, visible, measures, tallies, bins, bin_rows, keep_values, sample, stop):
     """Run one block for each row of `tallies`, which start as empty tallies.
 

@@ -21,7 +21,7 @@ import scipy.linalg  # noqa: F401  (loads the BLAS that kernels call, so that it
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sim.block import run_blocks
-from sim.jit import is_compiled, mark_compiled
+from sim.jit import COMPILES_FOR_OTHERS, is_compiled, mark_compiled
 from sim.plan import Plan, layout, plan
 from sim.provenance import PACKAGE
 from sim.sweep import Sweep
@@ -60,21 +60,22 @@ def compile_kernels(plan: Plan, layout: Layout) -> None:
         statement = f"from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         # Where it fails, this process compiles, and fails with the reason or does without the same last bits.
-        subprocess.run([sys.executable, "-c", statement], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
-    _load_kernels(plan, layout)
-
-
-def _load_kernels(plan: Plan, layout: Layout) -> None:
-    stop = np.zeros(1, np.uint8)
-    _run(plan, 0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64), stop)
+        environment = {**os.environ, "PYTHONPATH": path, COMPILES_FOR_OTHERS: "1"}
+        subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True)
+    _run_nothing(plan, layout)
     merge_tree(layout.empty(2), layout.segments)
 
 
+def _run_nothing(plan: Plan, layout: Layout) -> None:
+    stop = np.zeros(1, np.uint8)
+    _run(plan, 0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64), stop)
+
+
 def compile_into_cache(precision: str) -> None:
-    """Compile the kernels of one precision, and leave them in the disk cache for others."""
+    """Compile the kernels of one precision, in a process of its own, and leave them in the disk cache for others."""
     sweep = Sweep(d_k=1, n_tokens=1, trials=1, precision=precision)
     tally_layout = layout(sweep)
-    _load_kernels(plan(sweep, sweep.cells[0], tally_layout), tally_layout)
+    _run_nothing(plan(sweep, sweep.cells[0], tally_layout), tally_layout)
     mark_compiled(precision)
 
 

@@ -13,7 +13,8 @@ from sim.cpu import available_threads, blas_name, compile_kernels, run_batches
 from sim.dataset import Collector, provenance
 from sim.errors import InputError
 from sim.estimates import Tallies
-from sim.observables import OBSERVABLES, Estimate, evaluate
+from sim.first_scores import settled
+from sim.observables import Estimate, evaluate, observed
 from sim.plan import Plan, layout, plan
 from sim.quantiles import scaled_edges
 from sim.sweep import Sweep
@@ -76,7 +77,7 @@ def run(
 
 def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterator[tuple[float, Plan, TreeNodes | None]]:
     """Yield (share done, plan, nodes) after every batch, the nodes once their cell is complete."""
-    plans = (plan(sweep, cell, tally_layout) for cell in sweep.cells)
+    plans = (settled(plan(sweep, cell, tally_layout), sweep) for cell in sweep.cells)
     first = {cell.computes_in: cell for cell in reversed(sweep.cells)}
     for cell in first.values():
         sample = plan(sweep, cell, tally_layout)
@@ -102,11 +103,7 @@ def _summarize(
 ) -> tuple[dict[str, Estimate], dict[str, Any]]:
     """Return the estimates of one cell, and the variables that are no estimates."""
     tallies = Tallies(*tree.groups(), tally_layout)
-    estimates = {
-        name: evaluate(name, tallies, cell_plan, sweep.quantile)
-        for name, entry in OBSERVABLES.items()
-        if entry.family in sweep.observables
-    }
+    estimates = {name: evaluate(name, tallies, cell_plan, sweep.quantile) for name in observed(sweep)}
     factors = np.array(cell_plan.factors)
     bookkeeping: dict[str, Any] = {
         "trials": np.int64(tallies.trials),
@@ -115,5 +112,5 @@ def _summarize(
         "score_moments": cell_plan.theory.moments,
     }
     if "distribution" in sweep.observables:
-        bookkeeping["score_bin_edge"] = scaled_edges(cell_plan.edges, factors)
+        bookkeeping["score_bin_edge"] = scaled_edges(cell_plan.edges, cell_plan.rules)
     return estimates, bookkeeping

@@ -23,7 +23,17 @@ import numba
 
 from sim.provenance import kernel_digest
 
-__all__ = ["device", "inner", "is_compiled", "kernel", "mark_compiled", "part", "reduction"]
+__all__ = [
+    "COMPILES_FOR_OTHERS",
+    "device",
+    "entry",
+    "inner",
+    "is_compiled",
+    "kernel",
+    "mark_compiled",
+    "part",
+    "reduction",
+]
 
 _KEEP_DAYS = 30
 # Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
@@ -96,14 +106,20 @@ def mark_compiled(precision: str) -> None:
     _mark(precision).touch()
 
 
+# Set in the process that compiles the entry point for others (sim.cpu). There no other function is ever called from
+# Python, and Numba's wrappers for such calls, which unpack a hundred arrays each, cost a quarter of the time.
+COMPILES_FOR_OTHERS = "ATTENTION_SIM_COMPILES_FOR_OTHERS"
+_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if COMPILES_FOR_OTHERS in os.environ else {}
+
+
 def device(function: Callable[..., Any]) -> Any:
     """A scalar formula, inlined into whatever calls it: a CPU loop or a CUDA kernel alike."""
-    return numba.njit(inline="always", error_model="numpy")(function)
+    return numba.njit(inline="always", error_model="numpy", **_WRAPPERS)(function)
 
 
 def inner(function: Callable[..., Any]) -> Any:
     """An inner loop over arrays whose steps are independent, or whose sums are to keep their order."""
-    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE)(function)
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE, **_WRAPPERS)(function)
 
 
 def reduction(function: Callable[..., Any]) -> Any:
@@ -112,7 +128,7 @@ def reduction(function: Callable[..., Any]) -> Any:
     Only for loops with a single term added to each sum: in longer expressions the order is the compiler's
     choice, which could change from one compilation to the next, and with it the last bit.
     """
-    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"})(function)
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"}, **_WRAPPERS)(function)
 
 
 def part(function: Callable[..., Any]) -> Any:
@@ -120,9 +136,14 @@ def part(function: Callable[..., Any]) -> Any:
 
     LLVM optimises all that a function calls along with it, so every level of calls costs the time of all below.
     """
-    return numba.njit(inline="always", error_model="numpy")(function)
+    return numba.njit(inline="always", error_model="numpy", **_WRAPPERS)(function)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """An entry point: strict arithmetic, runs without the GIL, held in the disk cache."""
+    """A function with strict arithmetic, which runs without the GIL and is held in the disk cache."""
+    return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", **_WRAPPERS)(function)
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """A kernel that Python calls with all others behind it: compiled once, by a process of its own."""
     return numba.njit(nogil=True, cache=True, error_model="numpy")(function)

@@ -25,7 +25,7 @@ from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
 from sim.given import Given, run_given
-from sim.observables import OBSERVABLES
+from sim.observables import OBSERVABLES, observed
 from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
 from sim.quantiles import scaled_edges
 from sim.reading import RefusedError, canonical, read_name, repeated, show
@@ -291,9 +291,8 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
         seen = np.nan_to_num(scores.key, posinf=0, neginf=0)  # no row that is kept sees a key that overflows
         found = run_given(head, tally_layout, query[is_kept], seen)
         tallies = Tallies(found.tally[None], found.bins[None], tally_layout)
-    for name, entry in OBSERVABLES.items():
-        if entry.family not in sweep.observables:
-            continue
+    for name in observed(sweep):
+        entry = OBSERVABLES[name]
         if not rows:
             columns[name] = np.full(_shape(name, sweep, edges), np.nan)
         elif entry.special is not None:
@@ -303,14 +302,14 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
             with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the blank of a constant score
                 columns[name] = entry.estimate(tallies, head)[0]
     if "distribution" in sweep.observables:
-        columns["score_bin_edge"] = scaled_edges(edges, np.array(head.factors))
+        columns["score_bin_edge"] = scaled_edges(edges, head.rules)
     return columns | {"scale_factor": np.array(head.factors)}
 
 
 def _quantiles(found: Given, scores: _Scores, head: Plan, sweep: Sweep) -> Array:
     levels, factors = np.array(sweep.quantile), np.array(head.factors)[:, None]
-    mirrored = np.where(factors < 0, 1 - levels, levels)
-    return factors * np.quantile(scores.sorted, mirrored)
+    raw = np.quantile(scores.sorted, np.where(factors < 0, 1 - levels, levels))
+    return np.array([rule.scaled(row) for rule, row in zip(head.rules, raw, strict=True)])
 
 
 def _frobenius_median(found: Given, scores: _Scores, head: Plan, sweep: Sweep) -> Array:

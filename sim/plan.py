@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.arguments import draw_of, has_own_view
+from sim.arguments import draw_of, fixed_rule, has_own_view
 from sim.block import Draw, Geometry
 from sim.cell import Cell
 from sim.elementary import LOG2_E
@@ -25,9 +25,9 @@ from sim.sizes import SIZE_BINS
 from sim.stream import OVERFLOWS, Measures
 from sim.sweep import Sweep
 from sim.tally import PARTNERS, ROUNDED, Layout
-from sim.theory import ScoreTheory, score_theory
+from sim.theory import ScaledTheory, ScoreTheory, scaled_theory, score_theory
 
-__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "bin_grid", "edges_around", "layout", "plan", "rounding"]
+__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "bin_grid", "edges_around", "layout", "plan", "rounding", "unit_of"]
 
 SIGMAS = (1, 2, 3)
 OVERFLOW_TYPES = ("float16", "float32")  # of sim.stream.OVERFLOWS
@@ -54,7 +54,7 @@ class Plan:
     factors : tuple of float
         Of the scale rules: the slope at 0, of a causal cell's last row.
     rules : tuple of Rule
-        The scale rules with their numbers.
+        The scale rules with their numbers, ln n in the factor but where rows see different numbers of keys.
     edges : array (bins + 1,)
         Of the histogram, in raw units.
     """
@@ -75,24 +75,29 @@ class Plan:
     measures: Measures
 
     @cached_property
+    def scaled(self) -> tuple[ScaledTheory, ...]:
+        """What is known of the scores under each rule."""
+        return tuple(scaled_theory(self.cell, rule) for rule in self.rules)
+
+    @cached_property
     def row_theory(self) -> dict[str, np.ndarray]:
         """Exact expectations of a row's quantities, each an array (scales,); NaN where there are none."""
-        return _by_field([row_theory(self.cell, factor) for factor in self.factors])
+        return _by_field([row_theory(self.cell, rule) for rule in self.rules])
 
     @property
     def key_gradient_theory(self) -> np.ndarray:
         """Exact expectation of ||dL/dk||^2, of shape (scales,); NaN where there is none."""
-        return np.array([key_gradient_theory(self.cell, factor) for factor in self.factors])
+        return np.array([key_gradient_theory(self.cell, rule) for rule in self.rules])
 
     @property
     def query_gradient_limit(self) -> np.ndarray:
         """The part of the expectation of ||dL/dq||^2 across the query, of shape (scales,); NaN for short vectors."""
-        return np.array([query_gradient_limit(self.cell, factor) for factor in self.factors])
+        return np.array([query_gradient_limit(self.cell, rule) for rule in self.rules])
 
     @cached_property
     def row_limits(self) -> dict[str, np.ndarray]:
         """Their asymptotic forms, each an array (scales,); NaN outside the ranges in which they hold."""
-        return _by_field([row_limits(self.cell, factor) for factor in self.factors])
+        return _by_field([row_limits(self.cell, rule) for rule in self.rules])
 
 
 def _by_field(rows: Sequence[RowIntegrals | None]) -> dict[str, np.ndarray]:
@@ -132,7 +137,7 @@ def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
     theory = score_theory(cell)
     edges = _edges(sweep, theory)
     factors = tuple(scale_factor(scale, cell.d_k, cell.n_keys) for scale in sweep.scale)
-    rules = tuple(scale_rule(scale, cell.d_k) for scale in sweep.scale)
+    rules = tuple(fixed_rule(cell, scale_rule(scale, cell.d_k)) for scale in sweep.scale)
     first, second = (np.uint32(word) for word in cell.philox_key())
     return Plan(
         cell=cell,
@@ -160,8 +165,14 @@ def _power_of_two(at_most: int, limit: int) -> int:
 def _edges(sweep: Sweep, theory: ScoreTheory) -> np.ndarray:
     if sweep.histogram:
         return np.linspace(sweep.histogram.low, sweep.histogram.high, sweep.histogram.bins + 1)
-    half = HISTOGRAM_WIDTHS * (theory.std or max(1.0, abs(theory.mean)))  # a constant score: any width will do
-    return edges_around(theory.mean, half, HISTOGRAM_BINS)
+    std = _known(theory.std, 1.0)  # where it is not known, :mod:`sim.first_scores` moves the edges
+    center = _known(theory.mean, 0.0)
+    half = HISTOGRAM_WIDTHS * (std or max(1.0, abs(center)))  # a constant score: any width will do
+    return edges_around(center, half, HISTOGRAM_BINS)
+
+
+def _known(value: float, instead: float) -> float:
+    return value if math.isfinite(value) else instead
 
 
 def edges_around(center: float, half: float, bins: int) -> np.ndarray:
@@ -189,9 +200,9 @@ def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
     Scores of discrete elements can lie exactly at a whole number of standard deviations, and then count: the
     limit is wider by what a dot product's rounding may do.
     """
-    is_discrete = LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
+    is_discrete = cell.has_vectors and LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
     slack = rounding(theory.mean, theory.std, cell.computes_in) if is_discrete else 0.0
-    if slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
+    if is_discrete and slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
         return np.full(1 + len(SIGMAS), np.nan)
     return np.array([theory.mean, *(sigma * theory.std + slack for sigma in SIGMAS)])
 
@@ -214,12 +225,18 @@ def _measures(
         thresholds=np.array(sweep.threshold),
         gradient_thresholds=np.array(sweep.gradient_threshold),
         window=_window(cell, theory).astype(real),
-        unit=2.0 ** -round(math.log2(theory.std)) if theory.std > 0 else 1.0,
+        unit=unit_of(theory.std),
+        is_wide=theory.moments < 4,
         histogram=bin_grid(edges, real),
         bins=len(edges) + 1,
         gradient_units=np.where(is_sloped, abs(slopes), 1.0) * _gradient_unit(cell),
         partners=min(cell.n_queries, cell.n_keys) if cell.pair.kind == "paired" else 0,
     )
+
+
+def unit_of(std: float) -> float:
+    """Return a power of two near 1 / std, and 1 where that is not known: ``Measures.unit``."""
+    return 2.0 ** max(min(-round(math.log2(std)), 120), -120) if 0 < std < math.inf else 1.0
 
 
 def _gradient_unit(cell: Cell) -> float:

@@ -1,15 +1,17 @@
 """Quantiles and shares of the scores, from the cell's histogram of raw scores.
 
-One histogram serves every scale rule: a linear rule moves its edges, and a negative factor reverses it.
+One histogram serves every scale rule: a rule moves its edges, and a negative factor reverses it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from sim.estimates import jackknife
+from sim.scales import Rule
 from sim.theory import Distribution
 
 __all__ = ["medians", "per_scale", "quantiles", "scaled_edges", "share_theory", "shares"]
@@ -28,10 +30,9 @@ def share_theory(distribution: Distribution | None, edges: np.ndarray) -> np.nda
     return np.diff(np.concatenate([[0.0], below, [1.0]]))
 
 
-def scaled_edges(edges: np.ndarray, factors: np.ndarray) -> np.ndarray:
+def scaled_edges(edges: np.ndarray, rules: Sequence[Rule]) -> np.ndarray:
     """Return the edges under every scale rule, ascending, of shape (scales, edges)."""
-    scaled = np.multiply.outer(factors, edges)
-    return np.where(factors[:, None] < 0, scaled[:, ::-1], scaled)
+    return np.array([rule.scaled(edges[::-1] if rule.factor < 0 else edges) for rule in rules])
 
 
 def per_scale(bins: np.ndarray, factors: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sim.kinds import Choice, Kind, Parameter, number_label
 from sim.reading import RefusedError, in_range, read_choice, read_name, read_real, show
 
@@ -29,6 +31,20 @@ class Rule(NamedTuple):
     factor: float
     log_n: bool = False
     cap: float = math.inf
+
+    def scaled(self, scores: np.ndarray) -> np.ndarray:
+        """Return the scaled scores; NaN where the factor is each row's own."""
+        if self.log_n:
+            return np.full(scores.shape, np.nan)
+        scaled = self.factor * scores
+        return scaled if math.isinf(self.cap) else self.cap * np.tanh(scaled / self.cap)
+
+    def slope(self, scores: np.ndarray) -> np.ndarray:
+        """Return the derivative of the scaled score; NaN where the factor is each row's own."""
+        flat = self.factor * np.ones_like(scores)
+        if self.log_n:
+            return np.full(scores.shape, np.nan)
+        return flat if math.isinf(self.cap) else flat * (1 - np.tanh(self.factor * scores / self.cap) ** 2)
 
 
 @dataclass(frozen=True, kw_only=True)

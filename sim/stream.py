@@ -28,6 +28,7 @@ from sim.tiles import (
     place_of,
     power_sums,
     squares,
+    wide_central_sums,
 )
 
 __all__ = [
@@ -70,6 +71,8 @@ class Measures(NamedTuple):
         Center and three limits of ``score_within_sigma``; NaN where there is no theory.
     unit : float64
         A power of two near 1 / (standard deviation of the raw score): fourth powers then stay in range.
+    is_wide : bool
+        Whether fourth powers would leave the precision of the scores all the same, and are summed in float64.
     histogram : real (2,)
         Lower edge of the first bin, and bins per unit of raw score.
     bins : int
@@ -90,6 +93,7 @@ class Measures(NamedTuple):
     gradient_thresholds: np.ndarray
     window: np.ndarray
     unit: float
+    is_wide: bool
     histogram: np.ndarray
     bins: int
     gradient_units: np.ndarray
@@ -245,7 +249,7 @@ def _merge_row_variances(rows, first, tile_sums, is_first):
 
 
 @kernel
-def _add_scores(scores, tile_keys, totals, unit, window, tile_sums, within):
+def _add_scores(scores, tile_keys, totals, unit, is_wide, window, tile_sums, within):
     """Write the sums of every row of a tile, and add to the counts within sigma."""
     real = scores.dtype.type
     for i in range(scores.shape[0]):
@@ -257,9 +261,12 @@ def _add_scores(scores, tile_keys, totals, unit, window, tile_sums, within):
             continue
         center = real(totals[i]) / real(keys)
         tile_sums[0, i] = center
-        tile_sums[1, i], tile_sums[2, i], tile_sums[3, i], tile_sums[4, i] = central_sums(
-            scores, i, keys, center, real(unit)
-        )
+        if is_wide:
+            sums = wide_central_sums(scores, i, keys, np.float64(center), unit)
+        else:
+            sums = central_sums(scores, i, keys, center, real(unit))
+        for r in range(4):
+            tile_sums[1 + r, i] = sums[r]
         n1, n2, n3 = count_within(scores, i, keys, window[0], window[1], window[2], window[3])
         within[0] += n1
         within[1] += n2
@@ -346,7 +353,7 @@ def add_tile(scores, first, start, visible, view, rows, measures, tally, bins):
     if at.score_moments >= 0:
         tile_sums = rows.tile_sums[:, : scores.shape[0]]
         within = tally[at.score_within_sigma : at.score_within_sigma + 3] if view == RAW else np.empty(3)
-        _add_scores(scores, keys, rows.totals, measures.unit, measures.window, tile_sums, within)
+        _add_scores(scores, keys, rows.totals, measures.unit, measures.is_wide, measures.window, tile_sums, within)
         pool_rows(tile_sums, measures.unit, rows.pooled)
         merge_moments(rows.block, rows.pooled)
         _merge_row_variances(rows, first, tile_sums, is_first)

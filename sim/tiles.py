@@ -28,6 +28,7 @@ __all__ = [
     "product",
     "squares",
     "transpose",
+    "wide_central_sums",
 ]
 
 TILE = 512  # keys; a multiple of 64, never taken from memory, threads or device
@@ -98,6 +99,20 @@ def central_sums(scores, i, n, center, unit):
     d1, d2, d3, d4 = zero, zero, zero, zero
     for j in range(n):
         d = (scores[i, j] - center) * unit
+        square = d * d
+        d1 += d
+        d2 += square
+        d3 += square * d
+        d4 += square * square
+    return np.float64(d1), np.float64(d2), np.float64(d3), np.float64(d4)
+
+
+@reduction
+def wide_central_sums(scores, i, n, center, unit):
+    """Return the same sums in float64, whatever the precision of the scores."""
+    d1, d2, d3, d4 = 0.0, 0.0, 0.0, 0.0
+    for j in range(n):
+        d = (np.float64(scores[i, j]) - center) * unit
         square = d * d
         d1 += d
         d2 += square
