@@ -11,13 +11,19 @@ Prediction
     no weight, the queries' mean makes the weights sharper. And with both means the scores have the mean
     d_k μ_q μ_k, so that the mean square E s² is no longer the variance: its square must be subtracted.
 
+    Rotary position embedding turns every key by its place before the product. What was the same number for all keys of
+    a row then differs from key to key, and softmax sees it: the keys' mean widens the rows too, and sharpens the
+    weights. It does less than the queries' mean, as the slow planes hardly turn and still add the same to all keys.
+
 Sources
-    A4 (Var Z = E Z² − (E Z)², equal to E Z² only for a mean of 0) and B1 (mean 0, variance d_k, which assumes elements
-    of mean 0). Variances are exact for every law, the weights for Gaussian keys.
+    A4 (Var Z = E Z² − (E Z)², equal to E Z² only for a mean of 0), B1 (mean 0, variance d_k, which assumes elements
+    of mean 0) and C5 (softmax does not change when a constant is subtracted from the row). Variances are exact for
+    every law, rotated ones too; the weights for Gaussian keys that are not rotated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sim import Sweep
@@ -27,17 +33,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import Dataset
 
-SWEEP = Sweep(
-    name="nonzero_mean",
-    trials=1000,
-    n_queries=64,
-    n_keys=128,
-    d_k=64,
-    scale=["none", "sqrt_dk"],
-    query={"law": "gaussian", "mean": [0.0, 1.0]},
-    key={"law": "gaussian", "mean": [0.0, 0.5, 1.0, 1.5, 2.0]},
-    observables=["scores", "weights"],
-)
+_SHARED: dict[str, Any] = {
+    "name": "nonzero_mean",
+    "trials": 1000,
+    "n_queries": 64,
+    "n_keys": 128,
+    "d_k": 64,
+    "scale": ["none", "sqrt_dk"],
+    "observables": ["scores", "weights"],
+}
+_QUERY: dict[str, Any] = {"law": "gaussian", "mean": [0.0, 1.0]}
+_KEY: dict[str, Any] = {"law": "gaussian", "mean": [0.0, 0.5, 1.0, 1.5, 2.0]}
+_ROTATION = {"rotation": {"base": 10000}}
+
+SWEEP = {
+    "plain": Sweep(query=_QUERY, key=_KEY, **_SHARED),
+    "rotated": Sweep(query=_QUERY | _ROTATION, key=_KEY | _ROTATION, **_SHARED),
+}
 
 _TEXT: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center"}
 _SCALED: dict[str, Any] = {"x": "key_mean", "scale": "sqrt_dk"}
@@ -63,37 +75,47 @@ def _keys(axes: Axes, dataset: Dataset) -> None:
     axes.set_xlabel("mean of the keys' elements μ$_k$")
 
 
-def _draw_variances(axes: Axes, dataset: Dataset) -> None:
+def _draw_variances(axes: Axes, plain: Dataset, rotated: Dataset) -> None:
     from sim import figures
 
-    for index, mean in enumerate(dataset["query_mean"].values):
+    for index, mean in enumerate(plain["query_mean"].values):
         for variable in ("score_variance", "score_row_variance"):
-            figures.points(axes, dataset, variable, first=index, query_mean=mean, **_SCALED)
+            figures.points(axes, plain, variable, first=index, query_mean=mean, **_SCALED)
         axes.containers[-1][0].set_markerfacecolor("white")  # filled: over all scores
-    scaled = dataset.sel(scale="sqrt_dk")
-    pooled, row = scaled["score_variance"], scaled["score_row_variance"]
+    figures.points(axes, rotated, "score_row_variance", first=4, query_mean=0, **_SCALED)
+    axes.containers[-1][0].set_markerfacecolor("white")
+    pooled, row = (plain[name].sel(scale="sqrt_dk") for name in ("score_variance", "score_row_variance"))
+    turned = rotated["score_row_variance"].sel(scale="sqrt_dk")
     _beside(axes, "over all scores\n1 + μ$_q$² + μ$_k$²", (1.5, pooled.sel(key_mean=1.5, query_mean=1)), (-58, 18))
-    _beside(axes, "within a row: 1 + μ$_q$²", (1.5, row.sel(key_mean=1.5, query_mean=1)), (20, -14))
+    _beside(axes, "within a row: 1 + μ$_q$²", (2, row.sel(key_mean=2, query_mean=0)), (4, -14), ha="right")
+    _beside(
+        axes, "within a row\nif rotated, μ$_q$ = 0", (2, turned.sel(key_mean=1.5, query_mean=0)), (4, -22), ha="right"
+    )
     for mean in (0, 1):
         at = row.sel(key_mean=0, query_mean=mean)
         _beside(axes, f"μ$_q$ = {mean}", (0, at), (-2, 14), ha="left")
-    _keys(axes, dataset)
+    _keys(axes, plain)
     axes.set(ylabel="variance, scores divided by √$d_k$", ylim=(0, 6.6))
-    axes.set_title("The keys' mean widens all scores, no row")
+    axes.set_title("The keys' mean widens no row, unless rotated")
 
 
-def _draw_weights(axes: Axes, dataset: Dataset) -> None:
+def _draw_weights(axes: Axes, plain: Dataset, rotated: Dataset) -> None:
     from sim import figures
 
-    for index, mean in enumerate(dataset["query_mean"].values):
-        figures.points(axes, dataset, "weight_max", first=index, query_mean=mean, **_SCALED)
-    largest = dataset["weight_max"].sel(scale="sqrt_dk", key_mean=1)
-    for mean, words in ((0, "queries' mean μ$_q$ = 0"), (1, "queries' mean μ$_q$ = 1")):
-        _beside(axes, words, (1, largest.sel(query_mean=mean)), (0, 16))
-    _keys(axes, dataset)
-    axes.set(ylabel="largest weight of a row", ylim=(0, 0.16))
-    axes.set_yticks([0, 0.05, 0.1, 0.15], ["0", "0.05", "0.10", "0.15"])
-    axes.set_title("Weights do not see the keys' mean")
+    for index, mean in enumerate(plain["query_mean"].values):
+        figures.points(axes, plain, "weight_max", first=index, query_mean=mean, **_SCALED)
+        options: dict[str, Any] = {"first": (4, 3)[index], "query_mean": mean, "theory": False, "joined": True}
+        figures.points(axes, rotated, "weight_max", **options, **_SCALED)
+        axes.containers[-1][0].set_markerfacecolor("white")
+    largest, turned = (part["weight_max"].sel(scale="sqrt_dk") for part in (plain, rotated))
+    _beside(axes, "rotated, μ$_q$ = 1", (1, turned.sel(key_mean=1, query_mean=1)), (-46, 12))
+    _beside(axes, "rotated, μ$_q$ = 0", (2, turned.sel(key_mean=2, query_mean=0)), (6, 14), ha="right")
+    for mean, aside in ((0, -13), (1, 13)):
+        at = largest.sel(key_mean=1, query_mean=mean)
+        _beside(axes, f"not rotated, μ$_q$ = {mean}", (1, at), (0, aside))
+    _keys(axes, plain)
+    axes.set(ylabel="largest weight of a row", ylim=(0, 0.5))
+    axes.set_title("Weights see the keys' mean only if rotated")
 
 
 def _draw_mean_square(axes: Axes, dataset: Dataset) -> None:
@@ -114,16 +136,18 @@ def _draw_mean_square(axes: Axes, dataset: Dataset) -> None:
     axes.set_title("At μ$_q$ = 1, E s² is not the variance")
 
 
-def figure(dataset: Dataset) -> Figure:
+def figure(datasets: Mapping[str, Dataset]) -> Figure:
     """Draw both variances, the largest weight, and the mean square, over the keys' mean."""
     from sim import figures
 
-    dataset = with_mean_square(dataset)
+    plain, rotated = with_mean_square(datasets["plain"]), datasets["rotated"]
     drawing, axes = figures.new(1, 3, width=13.5, height=4.8)
-    _draw_variances(axes[0], dataset)
-    _draw_weights(axes[1], dataset)
-    _draw_mean_square(axes[2], dataset)
-    title = "Softmax sees the variance within a row: a mean of the keys leaves it alone, a mean of the queries does not"
+    _draw_variances(axes[0], plain, rotated)
+    _draw_weights(axes[1], plain, rotated)
+    _draw_mean_square(axes[2], plain)
+    title = (
+        "Softmax sees the variance within a row: a mean of the keys leaves it alone, unless positions rotate the keys"
+    )
     drawing.suptitle(title, x=0.01, ha="left")
-    figures.stamp(drawing, dataset.assign_coords(law=dataset["query_law"]))
+    figures.stamp(drawing, plain.assign_coords(law=plain["query_law"]))
     return drawing
