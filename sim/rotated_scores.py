@@ -118,7 +118,12 @@ def _by_distance(cell: Cell, pairs: TokenPairs, turning: _Turning) -> tuple[Cumu
         for part in np.array_split(distances, math.ceil(len(distances) * len(turning.angles) / 2**14))
     ]
     values = (np.concatenate([np.broadcast_to(f[r], len(np.atleast_1d(f[0]))) for f in found]) for r in range(4))
-    return Cumulants(*values), (counts / counts.sum())[:, None]
+    shares = counts[:, None]
+    if (
+        cell.causal and len(distances) * len(pairs.rows.keys) <= _LARGEST
+    ):  # each row sees all distances to the first key
+        shares = (distances[:, None] < pairs.rows.keys) * pairs.rows.weights
+    return Cumulants(*values), shares / shares.sum()
 
 
 def _of_alike(query: Vector, key: Vector) -> Cumulants:

@@ -11,8 +11,8 @@ from sim.component_blocks import blocks_of
 from sim.covariances import covariance
 from sim.cumulants import bilinear, dot_cumulants, quadratic, square_moments
 from sim.kinds import Choice
-from sim.laws import LAWS
 from sim.sources import Vector, dot_covariance, dot_mean, fourth_moment, source
+from tests.gauss import law_rule, rule
 
 
 def choice(kind, **parameters):
@@ -23,25 +23,6 @@ NONE, GAUSSIAN = choice("none"), choice("gaussian")
 EXPONENTIAL, TWO_POINT, UNIFORM = choice("exponential"), choice("two_point", p=0.2), choice("uniform")
 EQUI, AR1 = choice("equicorrelated", rho=0.5), choice("ar1", rho=-0.6)
 POWER, OUTLIERS = choice("power_law", exponent=1.0), choice("outliers", count=1, factor=2.5)
-
-
-def rule(moments, nodes):
-    """Return points and weights with these moments E z^0, E z^1, ...: Gauss's rule, exact to degree 2 nodes - 1.
-
-    Where the last moment is missing any will do.
-    """
-    moments = [*moments, 0.0]
-    hankel = np.array([[moments[i + j] for j in range(nodes)] for i in range(nodes)])
-    while np.linalg.cond(hankel) > 1e13:  # the law has fewer values than that
-        nodes -= 1
-        hankel = hankel[:nodes, :nodes]
-    polynomial = np.linalg.solve(hankel, [-moments[nodes + i] for i in range(nodes)])
-    points = np.roots([1.0, *polynomial[::-1]]).real
-    return points, np.linalg.solve(points ** np.arange(nodes)[:, None], moments[:nodes])
-
-
-def law_rule(law, nodes):
-    return rule([1.0, *LAWS[law.kind].moments(float(law.parameters[0][1]) if law.parameters else 0.0)], nodes)
 
 
 def magnitude_rule(df, nodes=3):
