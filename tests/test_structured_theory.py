@@ -12,6 +12,7 @@ from scipy import stats
 
 from sim.cell import Cell
 from sim.scales import Rule, read_scale, scale_rule
+from sim.structure import INITS
 from sim.theory import scaled_theory, score_theory
 from tests import plain
 from tests.combinations import combinations
@@ -178,3 +179,102 @@ def test_limits_are_blank_outside_their_ranges():
     limit = scaled_theory(saturated, Rule(1.0, cap=8.0)).limit
     assert limit.mean == pytest.approx(8.0, rel=1e-3)
     assert math.isnan(limit.variance)
+
+
+# Formulas that have names -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [-0.9, 0.3, 1.0])
+@pytest.mark.parametrize("d", [1, 8, 100])
+def test_pairs_of_normal_vectors(d, rho):
+    """A pair alone, and pooled over a block in which a share of the scores are of pairs."""
+    pair = {"kind": "paired", "rho": rho}
+    alone = score_theory(Cell(d_k=d, n_queries=1, n_keys=1, pair=pair))
+    assert alone.mean == pytest.approx(d * rho)
+    assert alone.variance == pytest.approx(d * (1 + rho**2))
+    assert alone.skewness == pytest.approx((6 * rho + 2 * rho**3) / (math.sqrt(d) * (1 + rho**2) ** 1.5))
+    assert alone.excess_kurtosis == pytest.approx(6 * (1 + 6 * rho**2 + rho**4) / (d * (1 + rho**2) ** 2))
+    block = score_theory(Cell(d_k=d, n_queries=5, n_keys=8, pair=pair))
+    share = 5 / 40
+    assert block.mean == pytest.approx(share * d * rho)
+    assert block.variance == pytest.approx(d + share * d * rho**2 + share * (1 - share) * d**2 * rho**2)
+
+
+def test_effective_dimension_of_correlated_components():
+    """Of normal vectors the excess kurtosis is 6 tr M^2 / (tr M)^2, M the product of the covariances."""
+    lag = np.abs(np.subtract.outer(range(12), range(12)))
+    m = 0.5**lag @ np.where(lag == 0, 1, 0.2)
+    within = {"kind": "ar1", "rho": 0.5}, {"kind": "equicorrelated", "rho": 0.2}
+    found = score_theory(cell_of({"d_k": 12, "query": {"within": within[0]}, "key": {"within": within[1]}}))
+    assert found.variance == pytest.approx(np.trace(m))
+    assert found.excess_kurtosis == pytest.approx(6 * np.trace(m @ m) / np.trace(m) ** 2)
+
+
+@pytest.mark.parametrize("d", [4, 4096])
+def test_the_kurtosis_of_a_common_magnitude_stays(d):
+    found = score_theory(cell_of({"d_k": d, **both(dependent={"kind": "magnitude", "df": 10})}))
+    assert found.excess_kurtosis == pytest.approx(3 * (1 + 2 / d) * (8 / 6) ** 2 - 3)
+
+
+def test_independent_elements_of_student_t():
+    found = score_theory(cell_of({"d_k": 50, **both(law={"kind": "student_t", "df": 7})}))
+    assert found.variance == pytest.approx(50)
+    assert found.excess_kurtosis == pytest.approx((9 * (5 / 3) ** 2 - 3) / 50)
+
+
+PER_D_K = {
+    "xavier_uniform": lambda d, k: (2 * d / (d + k)) ** 2,
+    "xavier_normal": lambda d, k: (2 * d / (d + k)) ** 2,
+    "he": lambda d, k: 4.0,
+    "lecun": lambda d, k: 1.0,
+    "torch_linear": lambda d, k: 1 / 9,
+    "gpt2": lambda d, k: (0.02**2 * d) ** 2,
+    "fused_xavier": lambda d, k: 1 / 4,
+    "t5": lambda d, k: 1 / k,
+}
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_initialisations(init):
+    """The variance over d_k of signs, whose length is constant; tied, their means add d_k s^2 x.y."""
+    d, k = 24, 6
+    fields = {"d_k": k, "projection": {"init": init, "d_model": d}, **both(law="rademacher")}
+    assert score_theory(cell_of(fields)).variance == pytest.approx(k * PER_D_K[init](d, k))
+    if init == "torch_linear":  # its default bias, of the same law
+        bias = {"init": init, "d_model": d, "bias_std": 1 / math.sqrt(3 * d)}
+        assert score_theory(cell_of(fields | {"projection": bias})).variance == pytest.approx(
+            k * ((1 + 1 / d) / 3) ** 2
+        )
+    if init != "t5":
+        tied = {"init": init, "d_model": d, "tied": True, "attention": "self"}
+        found = score_theory(cell_of(fields | {"projection": tied, "n_queries": 4}))
+        assert found.mean == pytest.approx(
+            k * math.sqrt(PER_D_K[init](d, k)) / 4
+        )  # a quarter is of a token with itself
+
+
+@pytest.mark.parametrize("d", [2, 64])
+def test_normalized_normal_vectors_lie_on_a_sphere(d):
+    found = score_theory(cell_of({"d_k": d, **both(normalize="rms")}))
+    assert found.variance == pytest.approx(d)
+    assert found.excess_kurtosis == pytest.approx(-6 / (d + 2))
+    below, _ = found.distribution(np.array([-d - 1e-9, 0.0, d + 1e-9]))
+    np.testing.assert_allclose(below, [0, 0.5, 1], atol=1e-12)
+
+
+def test_a_shift_of_the_keys_is_visible_once_rotated():
+    """Softmax does not see what all keys of a row share: E s alike for every key, or not."""
+    still, turned = (
+        score_theory(cell_of({"d_k": 64, "query": {"mean": 1.0, **turn}, "key": {"mean": 1.0, "std": 1e-9, **turn}}))
+        for turn in ({}, {"rotation": {"base": 10000.0}})
+    )
+    assert still.row_variance == pytest.approx(0, abs=1e-9)
+    angles = 10000.0 ** (-np.arange(32) / 32)
+    places = np.subtract.outer(np.arange(3) + 1, np.arange(4))
+    means = 2 * np.cos(places[..., None] * angles).sum(axis=-1)
+    assert turned.mean == pytest.approx(means.mean())
+    # and the queries' noise of variance 1 sees the turned mean
+    seen = 2 * np.stack([np.cos(places[..., None] * angles), np.sin(places[..., None] * angles)], axis=-1).var(
+        axis=1, ddof=1
+    )
+    assert turned.row_variance == pytest.approx(means.var(axis=1, ddof=1).mean() + seen.sum(axis=(1, 2)).mean())
