@@ -8,7 +8,7 @@ VENV := .venv/.from-lock
 EXPERIMENTS := $(filter-out _%,$(patsubst experiments/%.py,%,$(sort $(wildcard experiments/*.py))))
 STAMPS := $(EXPERIMENTS:%=results/%/.made)
 SOURCES := $(wildcard sim/*.py sim/*/*.py)
-COMMANDS := all figures quick test test-calibration bench lint lock clean help
+COMMANDS := all figures quick test test-theory test-calibration bench lint lock clean help
 
 ifneq ($(filter $(COMMANDS),$(EXPERIMENTS)),)
 $(error experiments/ holds a file named like a command of make: $(filter $(COMMANDS),$(EXPERIMENTS)). Rename it)
@@ -44,6 +44,9 @@ quick: | $(VENV) ## all experiments with few trials, into results/quick only
 
 test: | $(VENV) ## the test suite
 	$(PY) -m pytest
+
+test-theory: | $(VENV) ## hundreds of random combinations of laws, structures and scales against their closed forms; minutes
+	$(PY) -m pytest -m theory
 
 test-calibration: | $(VENV) ## whether the error bars cover, over thousands of seeds; minutes
 	$(PY) -m pytest -m "calibration or slow"

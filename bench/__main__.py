@@ -30,7 +30,7 @@ def main(
     """Measure the engine against NumPy, and against PyTorch and JAX where they are installed."""
     from dataclasses import replace
 
-    from bench import picture, report
+    from bench import costs, picture, report
     from bench.contestants import INSTALL, installed
     from bench.race import QUICK, Effort, race
     from sim import dataset, figures
@@ -53,10 +53,13 @@ def main(
     for row in ROWS:
         console.print(f"{time.perf_counter() - start:5.0f} s  {row.name}", markup=False)
         results.append(race(row, peers, threads, effort))
+    console.print(f"{time.perf_counter() - start:5.0f} s  laws and structures", markup=False)
+    prices = costs.measure_costs(effort.rounds, effort.floor_budget)
     data = report.dataset(results, peers, threads)
     folder = out / "quick" / "bench" if quick else out / "bench"
-    console.print(report.table(data), report.floor_table(data))
+    console.print(report.table(data), report.floor_table(data), costs.table(prices))
     dataset.write(data, folder / "data.nc")
+    dataset.write(prices, folder / "costs.nc")
     drawn = figures.save(picture.draw(data), folder)
     console.print(f"{time.perf_counter() - start:5.0f} s  wrote {', '.join(map(str, [folder / 'data.nc', *drawn]))}")
 

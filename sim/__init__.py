@@ -12,13 +12,20 @@ if TYPE_CHECKING:
     from sim.engine import run
     from sim.errors import InputError
     from sim.measuring import measure
+    from sim.running import running
     from sim.sweep import Sweep
 
-__all__ = ["InputError", "Sweep", "__version__", "measure", "run"]
+__all__ = ["InputError", "Sweep", "__version__", "measure", "run", "running"]
 
 __version__ = "0.1.0"
 
-_MODULES = {"InputError": "sim.errors", "Sweep": "sim.sweep", "measure": "sim.measuring", "run": "sim.engine"}
+_MODULES = {
+    "InputError": "sim.errors",
+    "Sweep": "sim.sweep",
+    "measure": "sim.measuring",
+    "run": "sim.engine",
+    "running": "sim.running",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,14 +13,26 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from sim.kinds import Choice
 
-__all__ = ["DENSE", "Columns", "Covariance", "aligned", "componentwise", "covariance", "trace_product"]
+__all__ = [
+    "DENSE",
+    "Columns",
+    "Covariance",
+    "Spectra",
+    "aligned",
+    "componentwise",
+    "covariance",
+    "spectra",
+    "trace_product",
+]
 
 Array = np.ndarray
 
 DENSE = 2048  # the largest width of dense matrices
+_SPECTRAL = 1024  # and of those whose eigenvectors are found
 
 
 class Columns(NamedTuple):
@@ -123,6 +135,51 @@ def componentwise(a: Covariance, b: Covariance) -> float:
     return float(a.width)
 
 
+class Spectra(NamedTuple):
+    """Several covariances in the eigenvectors that they have in common, runs of equal eigenvalues together.
+
+    Attributes
+    ----------
+    counts : array (runs,)
+    eigenvalues : list of arrays (runs,)
+        Of each covariance.
+    ones : array (runs,)
+        The components of (1, ..., 1), their root mean square in a run.
+    """
+
+    counts: Array
+    eigenvalues: list[Array]
+    ones: Array
+
+
+def spectra(*covariances: Covariance) -> Spectra | None:
+    """Return covariances in common eigenvectors; None where they have none, or are too large.
+
+    Diagonal ones have common eigenvectors, equicorrelated ones too, and any one has some in common with the identity.
+    """
+    if all(of.runs for of in covariances):
+        counts, scales = aligned(*(of.runs for of in covariances if of.runs))
+        return Spectra(counts, [scale**2 for scale in scales], np.ones(len(counts)))
+    width, others = covariances[0].width, {of for of in covariances if not of.is_identity}
+    if all(of.within.kind == "equicorrelated" for of in others):
+        # (1, ..., 1) itself, and all across it
+        correlations = [0.0 if of.is_identity else float(of.within.get("rho")) for of in covariances]
+        eigenvalues = [np.array([1 + (width - 1) * rho, 1 - rho]) for rho in correlations]
+        return Spectra(np.array([1, width - 1]), eigenvalues, np.array([math.sqrt(width), 0.0]))
+    if len(others) > 1 or width > _SPECTRAL:
+        return None
+    own, ones = _eigen(next(iter(others)))
+    return Spectra(np.ones(width, int), [np.ones(width) if of.is_identity else own for of in covariances], ones)
+
+
+@lru_cache(64)
+def _eigen(of: Covariance) -> tuple[Array, Array]:
+    """Return the eigenvalues of S, and (1, ..., 1) in its eigenvectors."""
+    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+        eigenvalues, vectors = np.linalg.eigh(of.matrix @ of.matrix.T)
+    return eigenvalues, vectors.sum(axis=0)
+
+
 # Diagonal A: counts and scales ---------------------------------------------------------------------
 
 
@@ -194,7 +251,9 @@ def _ar1_matrix(width: int, rho: float) -> Array:
     index = np.arange(width)
     lag = index[:, None] - index
     first = np.where(index == 0, 1.0, math.sqrt(1 - rho**2))
-    return np.where(lag >= 0, float(rho) ** np.abs(lag), 0.0) * first
+    powers = float(rho) ** np.abs(lag)
+    # denormal numbers are slow
+    return np.where((lag >= 0) & (np.abs(powers) > 1e-60), powers, 0.0) * first
 
 
 _STATIONARY: dict[str, _Stationary] = {

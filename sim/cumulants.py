@@ -13,12 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.covariances import DENSE, aligned
-from sim.sources import Source, Vector, dot_covariance, dot_mean
+from sim.component_blocks import Blocks, blocks_of, merged, parts_of
+from sim.covariances import aligned
+from sim.sources import Vector, dot_covariance, dot_mean
 
-__all__ = ["Blocks", "Cumulants", "bilinear", "blocks_of", "dot_cumulants", "merged", "quadratic", "square_moments"]
+__all__ = ["Cumulants", "bilinear", "dot_cumulants", "quadratic", "square_moments"]
 
 Array = np.ndarray
+
+_LARGEST_PAIR = 512  # components of dependent vectors without common eigenvectors
+_LONGEST = 2**17  # different components of dependent ones with independent components
 
 
 class Cumulants(NamedTuple):
@@ -30,123 +34,22 @@ class Cumulants(NamedTuple):
     fourth: Array
 
 
-class Blocks(NamedTuple):
-    """A vector P u + mu in blocks of components; what comes first in a shape is of different vectors.
-
-    Attributes
-    ----------
-    counts : array (blocks,)
-        How often each block stands there.
-    factors : array (..., blocks, components, elements)
-        P.
-    means : array (..., blocks, components)
-        mu.
-    k3, k4 : array (elements,)
-    v2 : float
-    names : tuple of str
-        The sources, each of the same number of elements, in order.
-    """
-
-    counts: Array
-    factors: Array
-    means: Array
-    k3: Array
-    k4: Array
-    v2: float
-    names: tuple[str, ...]
-
-    def turned(self, turns: Array) -> Blocks:
-        """Return the blocks multiplied by matrices (..., blocks, components, components)."""
-        return self._replace(factors=turns @ self.factors, means=(turns @ self.means[..., None])[..., 0])
-
-
 def dot_cumulants(a: Vector, b: Vector) -> Cumulants:
     """Return the cumulants of a.b: mean and variance always, the others where they have a closed form.
 
     For independent vectors any law will do, for dependent ones normal laws, or any with independent components.
     """
     third = fourth = np.array(math.nan)
-    parts = [*_parts(a), *_parts(b)]
+    parts = [*parts_of(a), *parts_of(b)]
     if not a.has_part_of(b):
         if pair := blocks_of(merged(a), merged(b)):
             _, _, third, fourth = bilinear(*pair)
     elif all(part.is_gaussian for part in parts):
-        if pair := blocks_of(a, b):
+        if pair := blocks_of(a, b, largest=_LARGEST_PAIR):
             _, _, third, fourth = quadratic(*pair)
     elif all(part.covariance.runs and part.is_independent for part in parts):
         third, fourth = _product_cumulants(a, b)
     return Cumulants(np.array(dot_mean(a, b)), np.array(dot_covariance(a, b, a, b)), third, fourth)
-
-
-def _parts(vector: Vector) -> list[Source]:
-    return [vector.sources[name] for name, weight in vector.weights.items() if weight]
-
-
-def merged(vector: Vector) -> Vector:
-    """Return the vector with sources of equal covariance put into one: the same law, if nothing shares them.
-
-    The cumulants of independent elements add; of magnitudes, E v^2 is that of v = sum weight^2 r^2.
-    """
-    groups: dict[object, list[str]] = {}
-    for name, weight in vector.weights.items():
-        if weight:
-            groups.setdefault(vector.sources[name].covariance, []).append(name)
-    sources, weights = {}, {}
-    for names in groups.values():
-        size = math.sqrt(math.fsum(vector.weights[name] ** 2 for name in names))
-        shares = [(vector.weights[name] / size, vector.sources[name]) for name in names]
-        sources[names[0]] = Source(
-            covariance=shares[0][1].covariance,
-            elements=(math.nan,) * 9,
-            v2=1 + sum(share**4 * (part.v2 - 1) for share, part in shares),
-            k3=sum(share**3 * part.k3 for share, part in shares),
-            k4=sum(share**4 * part.k4 for share, part in shares),
-            is_normal=all(part.is_normal for _, part in shares),
-        )
-        weights[names[0]] = size
-    return Vector(vector.width, vector.mean, sources, weights)
-
-
-def blocks_of(a: Vector, b: Vector, size: int = 1) -> tuple[Blocks, Blocks] | None:
-    """Return two vectors in blocks that fit each other; None where these would be too large.
-
-    `size` is the least number of components in a block.
-    """
-    names = [[name for name, weight in vector.weights.items() if weight] for vector in (a, b)]
-    runs = [part.covariance.runs for part in [*_parts(a), *_parts(b)]]
-    if all(runs):
-        counts, scales = aligned(*(run for run in runs if run), (np.array([a.width]), np.ones(1)))
-        if size > 1:
-            scales = [np.repeat(scale, counts) for scale in scales]
-            counts = np.ones(a.width // size, int)
-        diagonals = [scale.reshape(len(counts), size, 1) * np.eye(size) for scale in scales]
-        factors = [diagonals[: len(names[0])], diagonals[len(names[0]) : -1]]
-    elif size == 1 and a.width <= DENSE:
-        counts, size = np.ones(1, int), a.width
-        factors = [[part.covariance.matrix[None] for part in _parts(vector)] for vector in (a, b)]
-    else:
-        return None
-    first, second = (
-        _blocks(vector, own, of_vector, counts, size)
-        for vector, own, of_vector in zip((a, b), names, factors, strict=True)
-    )
-    return first, second
-
-
-def _blocks(vector: Vector, names: list[str], factors: list[Array], counts: Array, size: int) -> Blocks:
-    parts = [vector.sources[name] for name in names]
-    weighted = [vector.weights[name] * factor for name, factor in zip(names, factors, strict=True)]
-    of_magnitudes = [part.v2 for part in parts if not part.is_independent]
-    return Blocks(
-        counts=counts,
-        factors=np.concatenate([np.zeros((len(counts), size, 0)), *weighted], axis=-1),
-        means=np.full((len(counts), size), vector.mean),
-        k3=np.repeat([part.k3 for part in parts], size),
-        k4=np.repeat([part.k4 for part in parts], size),
-        # magnitudes of several sources do not fold into one number
-        v2=1.0 if not of_magnitudes else of_magnitudes[0] if len(parts) == 1 else math.nan,
-        names=tuple(names),
-    )
 
 
 def _transposed(matrix: Array) -> Array:
@@ -159,46 +62,51 @@ def _times(matrix: Array, vector: Array) -> Array:
 
 def bilinear(x: Blocks, y: Blocks) -> Cumulants:
     """Return the cumulants of x.y for independent vectors."""
-    counts = x.counts
     c = _transposed(x.factors) @ y.factors
     a, b = _times(_transposed(x.factors), y.means), _times(_transposed(y.factors), x.means)
     a, b = np.broadcast_to(a, c.shape[:-1]), np.broadcast_to(b, (*c.shape[:-2], c.shape[-1]))
-    g, h = (c**2).sum(-1), (c**2).sum(-2)  # the diagonals of G and H
+    counts, c2 = x.counts, c * c
+    g, h = c2.sum(-1), c2.sum(-2)  # the diagonals of G and H
     forward, back = _times(c, b), _times(_transposed(c), a)
 
     def total(values: Array) -> Array:  # over elements and blocks
         return values.sum(-1) @ counts
 
-    def both(matrix: Array) -> Array:
-        return matrix.sum((-2, -1)) @ counts
+    def over(left: Array, matrix: Array, right: Array) -> Array:  # left' matrix right, over blocks
+        return total(left * _times(matrix, np.broadcast_to(right, (*matrix.shape[:-2], matrix.shape[-1]))))
 
-    small = c if c.shape[-2] >= c.shape[-1] else _transposed(c)
-    squared = both((_transposed(small) @ small) ** 2)  # tr G^2
+    size_a, size_b, size_c = total(a**2), total(b**2), total(g)
     k3x, k4x, k3y, k4y = x.k3, x.k4, y.k3, y.k4
-    size_a, size_b, size_c = total(a**2), total(b**2), both(c**2)
-    third = (
-        total(k3x * a**3)
-        + total(k3y * b**3)
-        + both(k3x[:, None] * k3y * c**3)
-        + 3 * (total(k3x * a * g) + total(k3y * b * h))
-        + 6 * total(a * forward)
-    )
+    third = total(k3x * (a**3 + 3 * a * g)) + total(k3y * (b**3 + 3 * b * h)) + 6 * total(a * forward)
     fourth = (
-        total(k4x * (a**4 + 6 * a**2 * g))
-        + total(k4y * (b**4 + 6 * b**2 * h))
+        total(k4x * (a**4 + 6 * a**2 * g + 3 * y.v2 * g**2))
+        + total(k4y * (b**4 + 6 * b**2 * h + 3 * x.v2 * h**2))
         + 12 * (x.v2 * total(back**2) + y.v2 * total(forward**2))
-        + 12 * (total(k3x * a**2 * forward) + total(k3y * b**2 * back))
-        + 12 * both(k3x[:, None] * k3y * a[..., :, None] * b[..., None, :] * c**2)
-        + 4 * both((k4x * a)[..., :, None] * k3y * c**3 + k3x[:, None] * (k4y * b)[..., None, :] * c**3)
-        + 12 * (x.v2 * total(k3y * back * h) + y.v2 * total(k3x * forward * g))
-        + both(k4x[:, None] * k4y * c**4)
-        + 3 * (x.v2 * total(k4y * h**2) + y.v2 * total(k4x * g**2))
-        + 6 * x.v2 * y.v2 * squared
+        + 12 * (total(k3x * forward * (a**2 + y.v2 * g)) + total(k3y * back * (b**2 + x.v2 * h)))
+        + 6 * x.v2 * y.v2 * _square_of_products(c) @ counts
         # a magnitude common to all blocks
         + 3 * ((x.v2 - 1) * (size_a**2 + 2 * size_a * size_c) + (y.v2 - 1) * (size_b**2 + 2 * size_b * size_c))
         + 3 * (x.v2 * y.v2 - 1) * size_c**2
     )
-    return Cumulants(total(x.means * y.means), size_a + size_b + size_c, third, fourth)
+    if (k3x != 0).any() and (k3y != 0).any():
+        third = third + over(k3x, c2 * c, k3y)
+        fourth = fourth + 12 * over(k3x * a, c2, k3y * b)
+    if (k4x != 0).any() or (k4y != 0).any():
+        c3 = c2 * c
+        fourth = fourth + 4 * (over(k4x * a, c3, k3y) + over(k3x, c3, k4y * b)) + over(k4x, c2 * c2, k4y)
+    return Cumulants(_dot_of_means(x, y), size_a + size_b + size_c, third, fourth)
+
+
+def _dot_of_means(x: Blocks, y: Blocks) -> Array:
+    """Return the dot product of the means."""
+    return (x.means * y.means).sum(-1) @ x.counts
+
+
+def _square_of_products(c: Array) -> Array:
+    """Return tr (CC')^2 of each block."""
+    small = c if c.shape[-2] >= c.shape[-1] else _transposed(c)
+    product = _transposed(small) @ small
+    return np.einsum("...ij,...ij->...", product, product)
 
 
 def quadratic(x: Blocks, y: Blocks) -> Cumulants:
@@ -257,6 +165,8 @@ def _product_cumulants(a: Vector, b: Vector) -> tuple[Array, Array]:
     names = list(dict.fromkeys([*a.weights, *b.weights]))
     sources = {**a.sources, **b.sources}
     counts, scales = aligned(*(run for name in names if (run := sources[name].covariance.runs)))
+    if len(counts) > _LONGEST:
+        return np.array(math.nan), np.array(math.nan)
     joint = np.zeros((5, 5, len(counts)))
     joint[0, 0] = 1.0
     for name, scale in zip(names, scales, strict=True):
@@ -292,8 +202,11 @@ def _power_of_product(r: int, mu: float, nu: float, joint: Array) -> Array:
 
 
 def square_moments(x: Vector) -> Array | None:
-    """Return E F, E NF, E N^2 F and E F^2 of N = sum x_i^2 and F = sum x_i^4; None unless components are independent."""
-    parts = _parts(x)
+    """Return E F, E NF, E N^2 F and E F^2 of N = sum x_i^2 and F = sum x_i^4.
+
+    None unless the components are independent.
+    """
+    parts = parts_of(x)
     if not all(part.covariance.runs and part.is_independent for part in parts):
         return None
     counts, scales = aligned(

@@ -32,6 +32,7 @@ __all__ = [
     "is_current",
     "provenance",
     "read",
+    "stored_nodes",
     "versions",
     "write",
 ]
@@ -159,6 +160,26 @@ class _Stored:
         occupied = np.flatnonzero(node.bins)
         steps = np.diff(occupied, prepend=0).astype(np.int32)
         return cls(node.first, node.blocks, node.tally, steps, node.bins[occupied])
+
+
+def stored_nodes(dataset: xr.Dataset, layout: Layout) -> list[list[Node]]:
+    """Return the nodes of every cell's merge tree as they stand in a dataset, cells in C order of its axes."""
+    count = dataset.sizes["tally_node"]
+    tallies = dataset["tally"].values.reshape(-1, count, layout.fields)
+    first, blocks, entries = (
+        dataset[name].values.reshape(-1, count) for name in ("tally_first_block", "tally_blocks", "tally_entries")
+    )
+    steps, counts = dataset["tally_bin"].values, dataset["tally_count"].values
+    cells, at = [], 0
+    for i in range(len(tallies)):
+        nodes = []
+        for j in np.flatnonzero(first[i] >= 0):
+            entry = slice(at, at := at + int(entries[i, j]))
+            bins = layout.empty_bins(1)[0]
+            bins[np.cumsum(steps[entry])] = counts[entry]
+            nodes.append(Node(int(first[i, j]), int(blocks[i, j]), tallies[i, j], bins))
+        cells.append(nodes)
+    return cells
 
 
 def dimension_labels(sweep: Sweep) -> dict[str, Sequence[Any]]:

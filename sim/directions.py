@@ -17,9 +17,7 @@ from sim.laws import LAWS
 from sim.side import Side
 from sim.structure import INITS
 
-__all__ = ["Direction", "cosine_moments", "direction", "explicit", "length_of", "linear"]
-
-_NEGLIGIBLE = 1e-9  # probability of a vector without a direction
+__all__ = ["Direction", "cosine_moments", "direction", "explicit", "length_of", "linear", "probability_of_direction"]
 
 
 class Direction(NamedTuple):
@@ -35,12 +33,15 @@ class Direction(NamedTuple):
         d, or d - 1 where components sum to 0.
     is_centered : bool
         Whether the components sum to 0.
+    probability : float
+        That there is a direction: a vector may be zero, and stays so.
     """
 
     is_uniform: bool
     is_symmetric: bool
     dimensions: int
     is_centered: bool
+    probability: float = 1.0
 
 
 def explicit(cell: Cell) -> Cell:
@@ -76,43 +77,49 @@ def linear(cell: Cell, side: Side) -> Side | None:
     if side.std == 0:
         return side.model_copy(update=without | {"mean": math.copysign(size, side.mean), "tokens": None})
     constant = side.within.kind in ("none", "power_law", "outliers") and side.mean == 0 and not side.tokens
-    if _is_of_signs(side) and constant and _without_direction(side, cell.d_k) < _NEGLIGIBLE:
+    if _is_of_signs(side) and constant and probability_of_direction(side, cell.d_k, False) == 1:
         return side.model_copy(update=without | {"law": Choice("rademacher"), "dependent": Choice("none"), "std": size})
     return None
 
 
 def direction(cell: Cell, side: Side) -> Direction | None:
-    """Return what is known of the direction of a side's vectors, before any normalizing but for the mean's removal."""
+    """Return what is known of the direction of a side's vectors, less their mean if they are to be centered."""
     centered = side.normalize.kind == "layer"
     d = cell.d_k
     across = d - 1 if centered else d
     if cell.projection:
         is_normal = INITS[cell.projection.init].law == "gaussian"
         return None if cell.projection.tied else Direction(is_normal, True, across, centered)
-    rho = side.tokens.rho if side.tokens else 0.0
     alike = side.within.kind == "none" or (centered and side.within.kind == "equicorrelated")
     if not alike or side.std == 0 or not (centered or side.mean == 0):
         return None
-    law = LAWS[side.law.kind]
     if side.law.kind == "gaussian" and side.dependent.kind in ("none", "magnitude"):
         return Direction(True, True, across, centered)
-    if _without_direction(side, d, centered) > _NEGLIGIBLE and rho == 0:
+    probability = probability_of_direction(side, d, centered)
+    symmetric = LAWS[side.law.kind].symmetric or side.dependent.kind == "signs"
+    if probability is None or not (symmetric or centered):
         return None
-    symmetric = law.symmetric or side.dependent.kind == "signs"
-    return Direction(False, symmetric, across, centered) if symmetric or centered else None
+    return Direction(False, symmetric, across, centered, probability)
 
 
-def _without_direction(side: Side, d: int, centered: bool = False) -> float:
-    """Return a bound on the probability that a vector is zero, or its components are all equal if they are centered."""
-    atoms = {
-        "rademacher": lambda: (0.5, 0.5) if centered else (),
-        "two_point": lambda: (side.shape, 1 - side.shape) if centered else (),
-        "sparse": lambda: (1 - side.shape,),
-    }
-    if side.dependent.kind == "signs":  # zero is the magnitude of all at once
-        zero = 1 - side.shape if side.law.kind == "sparse" else 0.0
-        return zero + (2 * 0.5**d if centered else 0.0)
-    return sum(p**d for p in atoms.get(side.law.kind, tuple)())
+def probability_of_direction(side: Side, d: int, centered: bool) -> float | None:
+    """Return the probability that a vector is not zero, or has components that differ if it is to be centered.
+
+    None where it is below 1 and more than the law decides.
+    """
+    kind = side.law.kind
+    if side.mean and not centered:
+        return None if LAWS[kind].discrete or side.dependent.kind == "signs" else 1.0
+    if side.dependent.kind == "signs":
+        equal = 2 * 0.5**d if centered else 0.0
+        zero = 1 - side.shape if kind == "sparse" else 0.0
+        found = (1 - zero) * (1 - equal)
+    else:
+        p = {"rademacher": 0.5, "two_point": side.shape}.get(kind, 0.0)
+        equal = p**d + (1 - p) ** d if centered and p else 0.0
+        found = 1 - ((1 - side.shape) ** d if kind == "sparse" else equal)
+    unequal = centered and side.within.kind not in ("none", "equicorrelated")
+    return None if found < 1 and (unequal or (side.tokens and side.tokens.rho)) else found
 
 
 def cosine_moments(rho: float, dimensions: int) -> tuple[float, float]:

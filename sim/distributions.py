@@ -36,6 +36,7 @@ class Binomial:
         return self.step * (2.0 * b - self.d), np.exp(log_p) / np.exp(log_p).sum()
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return P(s < x) and P(s <= x)."""
         from scipy.special import bdtr
 
         b = (np.asarray(x, float) / self.step + self.d) / 2
@@ -56,6 +57,7 @@ class NormalMixture:
     sigma: NormLaw
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return P(s < x) twice."""
         from scipy.special import ndtr
 
         p = ndtr(np.asarray(x, float)[..., None] / self.sigma.norms) @ self.sigma.weights
@@ -70,6 +72,7 @@ class SphereDot:
     size: float
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return P(s < x) twice."""
         from scipy.special import betainc
 
         u = np.clip(np.asarray(x, float) / self.size, -1, 1)
@@ -81,8 +84,10 @@ class SphereDot:
 def score_distribution(cell: Cell) -> NormalMixture | Binomial | SphereDot | None:
     """Return the distribution of a cell's raw scores if all have the same, None where it is not known."""
     if not cell.has_vectors:
-        of_laws = {"gaussian": NormalMixture(point(1.0)), "rademacher": Binomial(1, 1.0)}
-        return of_laws.get(cell.score.get("law").kind)
+        kind = cell.score.get("law").kind
+        if kind == "rademacher":
+            return Binomial(1, 1.0)
+        return NormalMixture(point(1.0)) if kind == "gaussian" else None
     cell = explicit(cell)
     paired = cell.pair.kind != "none" and cell.pair.get("rho")
     if cell.score.kind != "dot" or cell.projection or paired:
@@ -122,7 +127,7 @@ def _sigma(side: Side, other: Side, made: Side | None, d: int, turned: bool) -> 
     return law.scaled(side.std) if law else None
 
 
-def _of_directions(cell: Cell) -> Distribution | None:
+def _of_directions(cell: Cell) -> SphereDot | None:
     """Return the distribution of scores of two normalized sides, the direction of one uniform on the other's sphere."""
     sides = (cell.query, cell.key)
     size = math.prod(length_of(side.normalize, cell.d_k) for side in sides)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from sim.covariances import Covariance, aligned, covariance
+from sim.covariances import Covariance, aligned, covariance, spectra
 from sim.kinds import Choice
 from sim.quadratic_forms import quadratic_form
 from sim.side import Side
@@ -93,7 +94,8 @@ def magnitude_law(df: float) -> NormLaw:
 @lru_cache(1024)
 def _normal_norm(own: Covariance, metric: Covariance, shift: float) -> NormLaw | None:
     """(x'Sx)^(1/2) of x = A z + shift, z standard normal: in the eigenvectors of A'SA a sum of squares."""
-    spectrum = _spectrum(own, metric, shift)
+    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+        spectrum = _spectrum(own, metric, shift)
     if spectrum is None:
         return None
     squares = quadratic_form(*spectrum)
@@ -102,29 +104,18 @@ def _normal_norm(own: Covariance, metric: Covariance, shift: float) -> NormLaw |
 
 def _spectrum(own: Covariance, metric: Covariance, shift: float) -> tuple[Array, Array, Array] | None:
     """Return eigenvalues, how many there are of each, and their sums of squared shifts."""
-    if own.runs and metric.runs:
-        counts, (a, b) = aligned(own.runs, metric.runs)
-        return (a * b) ** 2, counts, counts * (shift / a) ** 2
-    d = own.width
-    if all(of.within.kind in ("none", "equicorrelated") for of in (own, metric)):
-        # both have the eigenvector (1, ..., 1), and are alike across it
-        along, across = zip(*(_of_equicorrelated(of) for of in (own, metric)), strict=True)
-        shifts = np.array([d * shift**2 / along[0], 0.0])
-        return np.array([math.prod(along), math.prod(across)]), np.array([1, d - 1]), shifts
-    if d > _SPECTRAL:
+    if common := spectra(own, metric):
+        of_own, of_metric = common.eigenvalues
+        return of_own * of_metric, common.counts, common.counts * (shift * common.ones) ** 2 / of_own
+    if own.width > _SPECTRAL:
         return None
     seen = metric.matrix.T @ own.matrix
     form = seen.T @ seen
     if shift == 0:
-        return np.linalg.eigvalsh(form), np.ones(d), np.zeros(d)
+        return np.linalg.eigvalsh(form), np.ones(own.width), np.zeros(own.width)
     eigenvalues, vectors = np.linalg.eigh(form)
     linear = vectors.T @ (seen.T @ metric.matrix.sum(axis=0)) * shift
-    return eigenvalues, np.ones(d), (linear / eigenvalues) ** 2
-
-
-def _of_equicorrelated(of: Covariance) -> tuple[float, float]:
-    rho = float(of.within.get("rho")) if of.within.kind == "equicorrelated" else 0.0
-    return 1 + (of.width - 1) * rho, 1 - rho
+    return eigenvalues, np.ones(own.width), (linear / eigenvalues) ** 2
 
 
 @lru_cache(4096)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cell import Cell
-from sim.cumulants import Cumulants, merged
-from sim.directions import Direction, cosine_moments, direction, length_of
+from sim.component_blocks import merged
+from sim.cumulants import Cumulants
+from sim.directions import Direction, cosine_moments, direction, length_of, probability_of_direction
 from sim.mixtures import Block, block_of_kinds
 from sim.projected_scores import powers, weights_of
 from sim.side import Side
@@ -49,9 +50,9 @@ def normalized_block(cell: Cell) -> Block:
     side, other = (cell.query, cell.key) if name == "query" else (cell.key, cell.query)
     size = length_of(side.normalize, cell.d_k) ** 2 / u.dimensions
     of_other = _lengths(cell, "key" if name == "query" else "query", other, pairs, u)
-    variance = size * of_other.square
+    variance = size * u.probability * of_other.square
     fourth = 3 * size**2 * of_other.fourth * u.dimensions / (u.dimensions + 2) if u.is_uniform else math.nan
-    product = of_other.product if name == "query" else of_other.square * _alignment(cell, side, u)
+    product = of_other.product * u.probability if name == "query" else of_other.square * _alignment(cell, side, u)
     turned = cell.query.rotation or cell.key.rotation
     if turned and not (product == 0 and (cell.key.normalize.kind != "none" or cell.key.mean == 0)):
         product = math.nan
@@ -65,9 +66,9 @@ def _carrier(cell: Cell) -> tuple[str, Direction] | None:
     turned = bool(cell.query.rotation or cell.key.rotation)
     found = []
     for name, side in (("query", cell.query), ("key", cell.key)):
-        if side.normalize.kind != "none" and (u := direction(cell, side)):
-            if not (turned and u.is_centered):  # a rotation turns (1, ..., 1) away
-                found.append((name, u))
+        u = direction(cell, side) if side.normalize.kind != "none" else None
+        if u and not (turned and u.is_centered):  # a rotation turns (1, ..., 1) away
+            found.append((name, u))
     return max(found, key=lambda item: (item[1].is_uniform, not item[1].is_centered), default=None)
 
 
@@ -82,7 +83,7 @@ def _alignment(cell: Cell, side: Side, u: Direction) -> float:
 
 
 def _lengths(cell: Cell, name: str, side: Side, pairs: TokenPairs, u: Direction) -> Lengths:
-    """Return the lengths of the vectors that the direction u meets, of their part across (1, ..., 1) if u is centered."""
+    """Return the lengths of the vectors that u meets, of their part across (1, ..., 1) if it is centered."""
     if side.normalize.kind != "none":
         return _normalized_lengths(cell, side, u)
     # the last kind is not the query's own token
@@ -105,15 +106,19 @@ def _projected_lengths(cell: Cell, name: str, y: Vector, other: Vector, u: Direc
 
 
 def _normalized_lengths(cell: Cell, side: Side, u: Direction) -> Lengths:
-    square = length_of(side.normalize, cell.d_k) ** 2
     own = direction(cell, side)
-    product = square * _alignment(cell, side, own) if own else math.nan
+    probability = own.probability if own else probability_of_direction(side, cell.d_k, side.normalize.kind == "layer")
+    if probability is None:
+        return _UNKNOWN
+    size = length_of(side.normalize, cell.d_k) ** 2
+    square, fourth = size * probability, size**2 * probability
+    product = size * _alignment(cell, side, own) if own else math.nan
     if not u.is_centered or side.normalize.kind == "layer":
-        return Lengths(square, square**2, product)
+        return Lengths(square, fourth, product)
     if own is None:
         return _UNKNOWN
     d = cell.d_k
-    fourth = square**2 * (d - 1) * (d + 1) / (d * (d + 2)) if own.is_uniform else math.nan
+    fourth = fourth * (d - 1) * (d + 1) / (d * (d + 2)) if own.is_uniform else math.nan
     return Lengths(square * (d - 1) / d, fourth, product * (d - 1) / d)
 
 

@@ -87,7 +87,7 @@ def _rotated(cell: Cell, kinds: Cumulants, covariances: np.ndarray, rows: Rows) 
     if INITS[cell.projection.init].law != "gaussian":
         kinds = kinds._replace(fourth=np.full(len(kinds.mean), math.nan))
     mixed = cell.causal and cell.n_queries > 1 and len(kinds.mean) > 1
-    found = covariances * (math.nan if mixed else coherence(cell, rows.keys))
+    found = covariances * (np.array(math.nan) if mixed else coherence(cell, rows.keys))
     return kinds, np.where(covariances == 0, 0.0, found)
 
 
@@ -120,15 +120,16 @@ def _fourth(d_k: int, query: Weights, key: Weights, pairs: TokenPairs, i: int) -
     if x != y:
         return math.nan
     n = _raw_moments(dot_cumulants(x, x))
-    q2, k2 = ([w.bias**2, 2 * w.variance * w.bias, w.variance**2] for w in (query, key))  # of S^2, in |x|^2
+    # coefficients of S(x, x)^2 as a polynomial in |x|^2
+    q2, k2 = (np.array([w.bias**2, 2 * w.variance * w.bias, w.variance**2]) for w in (query, key))
     both = float(np.convolve(q2, k2) @ n)
     found = (9 * d_k + 3 * d_k * (d_k - 1)) * both
     if query.fourth or key.fourth:
         moments = square_moments(x)
         if moments is None:
             return math.nan
-        found += d_k * 3 * (query.fourth * (k2 @ moments[:3]) + key.fourth * (q2 @ moments[:3]))
-        found += d_k * query.fourth * key.fourth * moments[3]
+        crossed = query.fourth * (k2 @ moments[:3]) + key.fourth * (q2 @ moments[:3])
+        found += d_k * float(3 * crossed + query.fourth * key.fourth * moments[3])
     return found
 
 

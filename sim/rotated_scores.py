@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cell import Cell
-from sim.cumulants import Cumulants, bilinear, blocks_of, dot_cumulants, merged, quadratic
+from sim.component_blocks import blocks_of, merged
+from sim.cumulants import Cumulants, bilinear, dot_cumulants, quadratic
 from sim.mixtures import Block, block_of_kinds
 from sim.sources import Vector, dot_covariance
 from sim.token_pairs import TokenPairs, token_pairs

@@ -157,7 +157,7 @@ SCORE_OBSERVABLES: dict[str, Observable] = {
     "score_within_sigma": Observable(
         family="scores",
         long_name="share of scores within sigma standard deviations of the mean",
-        definition="|s - mean| <= sigma std by theory's mean and std, decided on raw scores; blank where a rule is no factor",
+        definition="|s - mean| <= sigma std by theory's mean and std, decided on raw scores; blank for soft caps",
         dims=("sigma",),
         estimate=_within_sigma,
         error=rate_error,

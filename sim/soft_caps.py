@@ -19,6 +19,8 @@ __all__ = ["capped", "capped_limit"]
 
 Array = np.ndarray
 
+_LEAST = 16  # components from which on there are limits,
+_LEAST_OF_ROWS = 64  # and of rows that differ in what all their scores have in common
 _LARGEST_SHAPE = 0.5  # skewness and excess kurtosis
 _MOST = 2**22  # kinds times nodes
 _REACH = 9.0
@@ -43,40 +45,48 @@ def capped(distribution: Distribution | None, rule: Rule) -> ScoreMoments:
     )
 
 
-def capped_limit(block: Block, rule: Rule, are_centered: bool) -> ScoreMoments:
-    """Return limits of the moments.
+def capped_limit(block: Block, rule: Rule, d: int, are_centered: bool, on_lattice: bool) -> ScoreMoments:
+    """Return limits of the moments, each right to 5 % where it stands (of the kurtosis itself, not the excess).
 
     Parameters
     ----------
     block : Block
         Of the raw scores.
     rule : Rule
+    d : int
+        Components of a vector.
     are_centered : bool
         Whether two scores of a row are uncorrelated, and stay so capped.
+    on_lattice : bool
+        Whether scores take values so far apart that a steep cap could tell them from a continuous law.
     """
     shares = block.shares.sum(axis=1)
     mean, variance, third, fourth = (np.asarray(value, float) for value in block.kinds)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skewness, excess = third / variance**1.5, fourth / variance**2
+    if d < _LEAST or not (variance > 0).all():
+        return ScoreMoments()
+    std, slope = np.sqrt(variance), rule.factor / rule.cap
+    skewness, excess = third / std**3, fourth / variance**2
     near_normal = (np.abs(skewness) <= _LARGEST_SHAPE) & (np.abs(excess) <= _LARGEST_SHAPE)
-    slope = rule.factor / rule.cap
-    step = min(0.05, 0.2 / max(1e-300, abs(slope) * math.sqrt(variance.max()))) if near_normal.all() else math.nan
-    if not near_normal.all() or len(mean) * 2 * _REACH / step > _MOST:
+    steep = on_lattice and 2 * abs(slope) * std.max() > math.sqrt(d)
+    step = min(0.05, 0.2 / max(1e-300, abs(slope) * std.max()))
+    if not near_normal.all() or steep or len(mean) * 2 * _REACH / step > _MOST:
         return ScoreMoments()
     z = np.arange(-_REACH, _REACH + step, step)
     weights = np.exp(-(z**2) / 2)
     weights = weights / weights.sum() * _edgeworth(z, skewness[:, None], excess[:, None])
-    values = np.tanh(slope * (mean[:, None] + np.sqrt(variance)[:, None] * z))
-    grand = shares @ (weights * values).sum(axis=1)
-    m2, m3, m4 = (shares @ (weights * (values - grand) ** r).sum(axis=1) for r in (2, 3, 4))
-    if not m2 > 0:
-        return ScoreMoments()
+    values = np.tanh(slope * (mean[:, None] + std[:, None] * z))
+    grand = float(shares @ (weights * values).sum(axis=1))
+    # in a tail that is capped there is nothing left of the variance but what the series has wrong
+    if (np.minimum(abs(slope * mean), 2 * abs(mean) / std) > 1).any():
+        return ScoreMoments(mean=rule.cap * grand)
+    m2, m3, m4 = (float(shares @ (weights * (values - grand) ** r).sum(axis=1)) for r in (2, 3, 4))
+    known = are_centered or d >= _LEAST_OF_ROWS
     return ScoreMoments(
-        mean=rule.cap * float(grand),
-        variance=rule.cap**2 * float(m2),
-        row_variance=rule.cap**2 * _row_variance(block, slope, z, float(m2), are_centered),
-        skewness=float(m3 / m2**1.5),
-        excess_kurtosis=float(m4 / m2**2 - 3),
+        mean=rule.cap * grand,
+        variance=rule.cap**2 * m2,
+        row_variance=rule.cap**2 * _row_variance(block, slope, z, m2, are_centered) if known else math.nan,
+        skewness=m3 / m2**1.5,
+        excess_kurtosis=m4 / m2**2 - 3,
     )
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from sim.additive_scores import additive_block, additive_limit
 from sim.cell import Cell
@@ -32,7 +33,8 @@ from sim.token_pairs import token_pairs
 
 __all__ = ["Distribution", "ScaledTheory", "ScoreTheory", "finite_moments", "scaled_theory", "score_theory"]
 
-_LEAST = 16  # components from which on a normal law is a score's limit
+
+_BLANK = ScoreMoments()
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class ScoreTheory(ScoreMoments):
 
     moments: float = math.nan
     distribution: Distribution | None = None
-    limit: ScoreMoments = ScoreMoments()
+    limit: ScoreMoments = _BLANK
 
 
 class ScaledTheory(NamedTuple):
@@ -113,18 +115,14 @@ def finite_moments(cell: Cell) -> float:
         return math.inf
     cell = explicit(cell)
     query, key = (_finite_of_side(side) for side in (cell.query, cell.key))
-    bounded = [side.normalize.kind != "none" for side in (cell.query, cell.key)]
-    dependent = cell.pair.kind != "none" and cell.pair.get("rho")
-    if dependent:
+    rho = cell.pair.get("rho", 0.0)
+    if rho:
         key = min(query, key)
-    if dependent or (cell.projection and cell.projection.attention == "self"):
-        if not any(bounded) and cell.query.std and cell.key.std and query != math.inf:
-            query //= 2
-    return (
-        min(value for value, is_bounded in zip((query, key), bounded, strict=True) if not is_bounded)
-        if not all(bounded)
-        else math.inf
-    )
+    bounded = [side.normalize.kind != "none" for side in (cell.query, cell.key)]
+    itself = rho or (cell.projection and cell.projection.attention == "self")
+    if itself and not any(bounded) and cell.query.std and cell.key.std:
+        query = query // 2 if math.isfinite(query) else query
+    return min(math.inf if is_bounded else finite for finite, is_bounded in zip((query, key), bounded, strict=True))
 
 
 def _finite_of_side(side: Side) -> float:
@@ -144,7 +142,8 @@ def _blocks(cell: Cell) -> tuple[Block, Block | None]:
     cell = explicit(cell)
     if cell.score.kind == "additive":
         return additive_block(cell), additive_limit(cell)
-    made = _dot_block(cell)
+    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+        made = _dot_block(cell)
     if is_symmetric(cell):
         zero = np.zeros_like(made.kinds.third)
         made = replace(made, kinds=made.kinds._replace(third=zero))
@@ -195,7 +194,7 @@ def _is_symmetric_side(cell: Cell, side: Side) -> bool:
 
 
 def _are_centered(cell: Cell) -> bool:
-    """Whether a key may change sign by itself, so that no two scores of a row correlate, whatever odd is made of them."""
+    """Whether a key may change sign by itself: then no odd functions of two scores of a row correlate."""
     if not cell.has_vectors:
         return LAWS[cell.score.get("law").kind].symmetric
     key = cell.key
@@ -206,15 +205,15 @@ def _are_centered(cell: Cell) -> bool:
 
 
 def _capped(cell: Cell, rule: Rule, block: Block, finite: float) -> ScaledTheory:
-    exact = capped(score_distribution(cell), rule)
-    limit = ScoreMoments()
-    centered = _are_centered(cell)
-    if finite >= 4 and (cell.d_k or 0) >= _LEAST:
-        limit = capped_limit(block, rule, centered)
-    if is_symmetric(cell):
-        varies = not block.kinds.variance.max() == 0
-        exact = replace(exact, mean=0.0, skewness=0.0 if varies else math.nan)
-    several = bool((block.keys > 1).any())
-    if centered and several and len(block.kinds.mean) == 1:
+    exact, limit, centered = capped(score_distribution(cell), rule), ScoreMoments(), _are_centered(cell)
+    mean, variance = (np.asarray(value) for value in block.kinds[:2])
+    if not variance.any() and np.ptp(mean) == 0:
+        exact = ScoreMoments(mean=rule.cap * math.tanh(rule.factor * mean[0] / rule.cap), variance=0.0)
+    elif is_symmetric(cell):
+        exact = replace(exact, mean=0.0, skewness=0.0)
+    if centered and (block.keys > 1).any() and len(mean) == 1:
         exact = replace(exact, row_variance=exact.variance)
+    if finite >= 4 and cell.has_vectors:
+        on_lattice = LAWS[cell.query.law.kind].discrete or LAWS[cell.key.law.kind].discrete
+        limit = capped_limit(block, rule, cell.d_k, centered, on_lattice)
     return ScaledTheory(exact, limit, math.inf)

@@ -20,8 +20,11 @@ WITHIN = [
 ]  # fmt: skip
 DEPENDENT = ["none", "none", "none", {"kind": "magnitude", "df": 12}, {"kind": "magnitude", "df": 20}, "signs"]
 NORMALIZE = ["l2", "rms", "rms", "layer", {"kind": "rms", "gain": 1.5}]
-SCALES = ["none", "sqrt_dk", "dk", 0.3, {"kind": "log_n", "factor": 0.4}, {"kind": "log_n", "after": "sqrt_dk"},
-          {"kind": "softcap", "cap": 2, "after": "sqrt_dk"}, {"kind": "softcap", "cap": 20}, {"kind": "power", "exponent": -0.7}]  # fmt: skip
+SCALES = [
+    "none", "sqrt_dk", "dk", 0.3, {"kind": "log_n", "factor": 0.4}, {"kind": "log_n", "after": "sqrt_dk"},
+    {"kind": "softcap", "cap": 2, "after": "sqrt_dk"}, {"kind": "softcap", "cap": 20},
+    {"kind": "power", "exponent": -0.7},
+]  # fmt: skip
 MEANS = [0.0, 0.0, 0.0, 0.4, -1.0]
 PAIRS = [{"kind": "paired", "rho": 0.6}, {"kind": "paired", "rho": -0.8}, {"kind": "shared", "rho": 0.3}]
 INITS = ["xavier_uniform", "xavier_normal", "he", "lecun", "torch_linear", "gpt2", "fused_xavier", "t5"]

@@ -114,7 +114,13 @@ def _normalize(x, normalize):
     if normalize.kind == "layer":
         x = x - x.mean(axis=-1, keepdims=True)
     length = 1 if normalize.kind == "l2" else math.sqrt(d)
-    return normalize.get("gain") * length * x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return normalize.get("gain") * length * _directions(x)
+
+
+def _directions(x):
+    """Return vectors of length 1; a vector of length 0 stays as it is."""
+    size = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.divide(x, size, out=np.zeros_like(x), where=size > 1e-12)
 
 
 def _rotate(x, rotation, first):
@@ -144,7 +150,7 @@ def scores(rng, cell, trials):
         return elements(rng, cell.score.get("law"), (trials, cell.n_queries, cell.n_keys))
     q, k = queries_and_keys(rng, cell, trials)
     if cell.score.kind == "cosine":
-        q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+        q, k = _directions(q), _directions(k)
     if cell.score.kind != "additive":
         return np.einsum("tid,tjd->tij", q, k)
     units = int(cell.score.get("units"))
