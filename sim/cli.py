@@ -302,9 +302,9 @@ def _check_writable(path: Path) -> None:
 
 
 def _announce_compiling(sweep: Sweep) -> None:
-    from sim.jit import is_compiled
+    from sim import jit  # written so, it makes no kernel of this module (sim.provenance)
 
-    if not all(map(is_compiled, {cell.computes_in for cell in sweep.cells})):
+    if not all(map(jit.is_compiled, {cell.computes_in for cell in sweep.cells})):
         print("compiling the kernels: half a minute, once for each precision", file=sys.stderr, flush=True)
 
 
