@@ -25,6 +25,8 @@ import typer
 from sim.errors import InputError, RunInterrupted
 
 if TYPE_CHECKING:
+    from xarray import Dataset
+
     from sim.experiments import Entry, Experiment
     from sim.sweep import Sweep
 
@@ -128,18 +130,18 @@ def run(
         )
     experiment = _find(target, experiments)
     folder = out / "quick" if quick else out
-    if experiment.dataset is not None:
+    if not experiment.sweeps:
         options = {"--trials": trials, "--seed": seed, "--threads": threads}
         _refuse(experiment, [option for option, value in options.items() if value is not None])
-        _make(experiment, folder, quick)
-        return
     changes = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
     sweeps = {key: _changed(sweep, changes, quick) for key, sweep in experiment.sweeps.items()}
     for key, path in experiment.paths(folder).items():
-        if if_stale and _is_current(path, sweeps[key]):
+        label = experiment.name if experiment.single else f"{experiment.name}/{key}"
+        if key in experiment.makers:
+            _make(label, experiment.makers[key], path, quick)
+        elif if_stale and _is_current(path, sweeps[key]):
             print(f"{path} is up to date")
         else:
-            label = experiment.name if experiment.single else f"{experiment.name}/{key}"
             _simulate(label, sweeps[key], path, threads)
 
 
@@ -300,9 +302,9 @@ def _check_writable(path: Path) -> None:
 
 
 def _announce_compiling(sweep: Sweep) -> None:
-    from sim.jit import is_compiled
+    from sim import jit  # written so, it makes no kernel of this module (sim.provenance)
 
-    if not all(map(is_compiled, {cell.computes_in for cell in sweep.cells})):
+    if not all(map(jit.is_compiled, {cell.computes_in for cell in sweep.cells})):
         print("compiling the kernels: half a minute, once for each precision", file=sys.stderr, flush=True)
 
 
@@ -324,18 +326,16 @@ def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None
     print(f"{path}  ({time.monotonic() - start:.1f} s)")
 
 
-def _make(experiment: Experiment, folder: Path, quick: bool) -> None:
-    """Write the dataset of an experiment that sweeps nothing; it is short, and so always made anew."""
+def _make(label: str, maker: Callable[[bool], Dataset], path: Path, quick: bool) -> None:
+    """Write a dataset that no sweep describes; it is short, and so always made anew."""
     from sim.dataset import write
 
-    assert experiment.dataset is not None
-    (path,) = experiment.paths(folder).values()
     _check_writable(path)
     start = time.monotonic()
     try:
-        write(experiment.dataset(quick), path)
+        write(maker(quick), path)
     except (KeyboardInterrupt, RunInterrupted):
-        raise RunInterrupted(f"{experiment.name} was not finished, nothing was written to {path}") from None
+        raise RunInterrupted(f"{label} was not finished, nothing was written to {path}") from None
     print(f"{path}  ({time.monotonic() - start:.1f} s)")
 
 

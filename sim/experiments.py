@@ -46,8 +46,8 @@ class Experiment:
         The folder under `results`.
     sweeps : mapping of str to Sweep
         By the name of the file that each becomes; the key is ``data`` where there is one sweep only.
-    dataset : callable, optional
-        ``dataset(quick) -> xarray.Dataset``, instead of sweeps where nothing is swept.
+    makers : mapping of str to callable
+        ``maker(quick) -> xarray.Dataset``, likewise, for what the engine does not sweep.
     figure : callable, optional
         Draws the dataset, or for a dict of sweeps the dict of datasets by key.
     single : bool
@@ -56,13 +56,13 @@ class Experiment:
 
     name: str
     sweeps: Mapping[str, Sweep] = field(default_factory=dict)
-    dataset: Callable[[bool], Dataset] | None = None
+    makers: Mapping[str, Callable[[bool], Dataset]] = field(default_factory=dict)
     figure: Callable[[Any], Figure] | None = None
     single: bool = True
 
     def paths(self, folder: Path) -> dict[str, Path]:
         """Return the dataset's file for each key, under the experiment's own part of `folder`."""
-        return {key: folder / self.name / f"{key}.nc" for key in self.sweeps or (SINGLE,)}
+        return {key: folder / self.name / f"{key}.nc" for key in (*self.sweeps, *self.makers)}
 
 
 def _folder(given: Path | None) -> Path:
@@ -161,5 +161,8 @@ def load(entry: Entry) -> Experiment:
     single = not isinstance(swept, dict)
     if isinstance(swept, dict):
         _check_keys(entry.name, swept)
-    sweeps = swept if isinstance(swept, dict) else {} if swept is None else {SINGLE: swept}
-    return Experiment(entry.name, sweeps, dataset, getattr(module, "figure", None), single)
+    parts: Mapping[str, Any] = swept if isinstance(swept, dict) else {SINGLE: dataset if swept is None else swept}
+    # In a dict a function may stand beside sweeps, for what the engine does not sweep: times, or another layer.
+    makers = {key: part for key, part in parts.items() if inspect.isfunction(part)}
+    sweeps = {key: part for key, part in parts.items() if key not in makers}
+    return Experiment(entry.name, sweeps, makers, getattr(module, "figure", None), single)

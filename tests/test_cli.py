@@ -158,6 +158,17 @@ def test_an_experiment_may_make_its_own_dataset(folder: Path, engine: SimpleName
     assert "--trials and --seed" in result.stderr
 
 
+def test_an_experiment_may_make_a_dataset_beside_its_sweeps(folder: Path, engine: SimpleNamespace) -> None:
+    (folder / "mixed.py").write_text(
+        "import xarray as xr\nfrom plans import Plan\n\ndef timed(quick):\n    return xr.Dataset({'quick': quick})\n\n"
+        "SWEEP = {'a': Plan(), 'time': timed}\n"
+    )
+    assert sim("run", "mixed", "--trials", 7, "--experiments", folder).exit_code == 0
+    assert engine.calls[0][0] == Plan(trials=7)  # what has trials has them changed
+    assert Path("results/mixed/a.nc").is_file()
+    assert not xr.load_dataset("results/mixed/time.nc")["quick"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

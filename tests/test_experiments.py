@@ -48,8 +48,16 @@ def test_a_dict_of_sweeps_becomes_a_file_each(folder: Path) -> None:
 def test_a_function_makes_a_dataset(folder: Path) -> None:
     experiment = load(find("made", folder))
     assert experiment.paths(Path("out")) == {"data": Path("out/made/data.nc")}
-    assert experiment.dataset is not None
-    assert experiment.dataset(True) is True
+    assert experiment.makers["data"](True) is True
+    assert not experiment.sweeps
+
+
+def test_a_function_may_stand_beside_sweeps(folder: Path) -> None:
+    (folder / "mixed.py").write_text("def timed(quick):\n    return quick\n\nSWEEP = {'left': 1, 'time': timed}\n")
+    experiment = load(find("mixed", folder))
+    assert experiment.paths(Path("out")) == {"left": Path("out/mixed/left.nc"), "time": Path("out/mixed/time.nc")}
+    assert list(experiment.sweeps) == ["left"]
+    assert experiment.makers["time"](True) is True
 
 
 def test_a_misspelt_name_is_told_the_nearest(folder: Path) -> None:

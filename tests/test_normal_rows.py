@@ -12,8 +12,10 @@ import pytest
 from scipy import integrate, special, stats
 
 from sim.cell import Cell, Side
-from sim.normal_rows import _chi, _normal_norm, norm_law, normal_rows, row_limits, row_theory
+from sim.normal_rows import key_gradient_theory, normal_rows, query_gradient_limit, row_limits, row_theory
 from sim.row_integrals import RowIntegrals, row_integrals
+from sim.scales import Rule
+from tests import plain
 
 FAMILY = 1e-3
 FIELDS = RowIntegrals._fields
@@ -130,31 +132,7 @@ def test_the_ends_are_uniform_and_frozen(n):
     np.testing.assert_allclose(frozen, np.repeat([[1], [0], [1], [0], [0]], 2, axis=1), atol=1e-7)
 
 
-# The law of ||q|| ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("law", ["gaussian", "rademacher"])
-@pytest.mark.parametrize("d", [1, 2, 3, 10, 64, 999, 1000, 4096, 2**20])
-def test_the_squared_norm_has_its_moments(d, law):
-    kurtosis = 3 if law == "gaussian" else 1
-    for mean, std in [(0.0, 1.0), (1.0, 1.0), (-0.01, 2.0), (30.0, 0.5), (1e9, 1.0), (2.0, 0.0), (0.0, 0.0)]:
-        found = norm_law(Side(law=law, mean=mean, std=std), d)
-        second = d * (mean**2 + std**2)
-        variance = d * ((kurtosis - 1) * std**4 + 4 * mean**2 * std**2)
-        squares = found.norms**2
-        assert found.weights.sum() == pytest.approx(1, abs=1e-12)
-        assert found.weights @ squares == pytest.approx(second, rel=1e-9)
-        if std > 1e-8 * abs(mean):
-            assert found.weights @ (squares - second) ** 2 == pytest.approx(variance, rel=1e-6)
-
-
-def test_few_signs_are_enumerated():
-    found = norm_law(Side(law="rademacher", mean=0.5, std=2.0), 6)
-    vectors = 0.5 + 2.0 * np.array(list(itertools.product([-1, 1], repeat=6)))
-    norms, counts = np.unique(np.round((vectors**2).sum(axis=1), 9), return_counts=True)
-    order = np.argsort(found.norms)
-    np.testing.assert_allclose(found.norms[order] ** 2, norms)
-    np.testing.assert_allclose(found.weights[order], counts / 64)
+# Averages over the law of ||q|| --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("d", [100, 301, 2000])
@@ -163,21 +141,14 @@ def test_a_stride_over_many_signs_changes_nothing(d):
     b = np.arange(d + 1)
     norms = np.sqrt(b * 1.8**2 + (d - b) * 0.2**2)
     whole = normal_rows(factor * norms, n) @ stats.binom.pmf(b, d, 0.5)
-    np.testing.assert_allclose(row_theory(cell(d, n, {"law": "rademacher", "mean": 0.8}), factor), whole, rtol=1e-9)
-
-
-@pytest.mark.parametrize(("d", "noncentrality"), [(1, 1000.0), (64, 937.0), (999, 1.5), (1000, 0.0)])
-def test_both_ways_to_average_over_normal_norms_agree(d, noncentrality):
-    gauss, trapezoid = _normal_norm(d, math.sqrt(noncentrality / d)), _chi(d, noncentrality)
-    for factor in (0.01, 0.05, 0.2, 5.0):
-        one, other = (normal_rows(factor * law.norms, 4096) @ law.weights for law in (gauss, trapezoid))
-        np.testing.assert_allclose(one, other, rtol=1e-9)
+    found = row_theory(cell(d, n, {"law": "rademacher", "mean": 0.8}), Rule(factor))
+    np.testing.assert_allclose(found, whole, rtol=1e-9)
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 40])
 def test_averages_over_chi_are_those_of_adaptive_quadrature(d):
     for factor in (1 / math.sqrt(d), 1.0, 50.0):
-        found = row_theory(cell(d, 1024), factor)
+        found = row_theory(cell(d, 1024), Rule(factor))
         exact, _ = integrate.quad_vec(
             lambda y, c=factor: normal_rows(c * math.exp(y), 1024) * stats.chi.pdf(math.exp(y), d) * math.exp(y),
             -40,
@@ -204,29 +175,122 @@ def test_drawn_queries_and_keys_agree(d):
         k = 0.4 + 0.8 * rng.standard_normal((rows, n, d))
         scores = np.einsum("rd,rnd->rn", q, k)
         for factor in factors:
-            expected = row_theory(cell(d, n, query, {"mean": 0.4, "std": 0.8}), factor)
+            expected = row_theory(cell(d, n, query, {"mean": 0.4, "std": 0.8}), Rule(factor))
             assert_agrees(expected, quantities(factor * scores), comparisons=5 * 4 * 3 * 5)
+
+
+# Structures under which rows stay normal -----------------------------------------------------------
+
+AR1, EQUI = {"kind": "ar1", "rho": 0.6}, {"kind": "equicorrelated", "rho": 0.3}
+POWER, OUTLIERS = {"kind": "power_law", "exponent": 0.8}, {"kind": "outliers", "count": 1, "factor": 4.0}
+HALF = {"rho": 0.5}
+STRUCTURES = [
+    {"key": {"within": AR1}},
+    {"query": {"mean": 0.5, "within": EQUI}, "key": {"within": AR1}},
+    {"query": {"mean": 0.5, "within": EQUI}, "key": {"within": {"kind": "equicorrelated", "rho": -0.1}}},
+    {"query": {"within": POWER}, "key": {"within": POWER, "mean": 2.0}},
+    {"query": {"mean": -0.4, "within": OUTLIERS}, "key": {"within": POWER}},
+    {"query": {"tokens": HALF}, "key": {"tokens": HALF, "mean": 1.0}},
+    {"query": {"dependent": {"kind": "magnitude", "df": 4}}},
+    {"query": {"dependent": {"kind": "magnitude", "df": 1.5}, "within": AR1}, "key": {"within": POWER}},
+    {"query": {"dependent": "signs"}, "key": {"within": POWER}},
+    {"query": {"law": "rademacher", "within": OUTLIERS}, "key": {"within": POWER}},
+    {"query": {"normalize": "rms"}, "key": {"std": 0.5}},
+    {"query": {"law": "laplace", "mean": 0.4, "normalize": "layer"}},
+    {"query": {"law": "rademacher", "normalize": {"kind": "l2", "gain": 2.0}}, "key": {"within": OUTLIERS}},
+    {"query": {"rotation": {}}, "key": {"rotation": {}}},
+    {"query": {"within": AR1, "mean": 0.5}, "key": {"within": EQUI}, "pair": {"kind": "shared", "rho": 0.5}},
+    {"score": "iid"},
+]
+
+
+def key_gradients(q, s, factor):
+    """Return sum_i factor^2 |q_i|^2 p_ij^2 (1 - 2 p_ij + sum p^2), a mean over the keys of every trial."""
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    of_rows = (q**2).sum(axis=-1)[..., None] * p**2 * (1 - 2 * p + (p**2).sum(axis=-1, keepdims=True))
+    return factor**2 * of_rows.sum(axis=1).mean(axis=-1)
+
+
+@pytest.mark.parametrize("fields", STRUCTURES, ids=str)
+def test_structures_under_which_rows_stay_normal(fields):
+    n, trials = 9, 20_000
+    given = Cell(n_queries=1, n_keys=n, **({} if "score" in fields else {"d_k": 6}), **fields)
+    for rule in (Rule(0.3), Rule(-1.0, log_n=True)):
+        rng = np.random.default_rng(len(str(fields)))
+        if given.has_vectors:
+            q, k = plain.queries_and_keys(rng, given, trials)
+            raw = np.einsum("tid,tjd->tij", q, k)
+        else:
+            raw = plain.scores(rng, given, trials)
+        s = plain.scaled(raw, rule, given.visible)
+        assert_agrees(row_theory(given, rule), quantities(s[:, 0]), comparisons=2 * len(STRUCTURES) * 6)
+        expected = key_gradient_theory(given, rule)
+        if not math.isnan(expected):
+            factor = rule.factor * (math.log(n) if rule.log_n else 1)
+            values = key_gradients(q, s, factor)
+            se = values.std(ddof=1) / math.sqrt(trials)
+            limit = stats.t.isf(FAMILY / (2 * len(STRUCTURES) * 6) / 2, trials - 1)
+            assert abs(values.mean() - expected) < limit * se
 
 
 # What a cell knows ---------------------------------------------------------------------------------
 
 
 def test_only_normal_rows_have_a_theory():
-    known = cell(8, 16)
-    assert row_theory(known, 0.3) == row_theory(known, -0.3)
-    assert row_theory(known, 0.3) == row_theory(cell(8, 16, key={"mean": 5.0}), 0.3)
+    known, rule = cell(8, 16), Rule(0.3)
+    assert row_theory(known, rule) == row_theory(known, Rule(-0.3))
+    assert row_theory(known, rule) == row_theory(cell(8, 16, key={"mean": 5.0}), rule)
     other = cell(8, 16, {"std": 2.0}, {"std": 0.25})
-    np.testing.assert_allclose(row_theory(other, 0.6), row_theory(known, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(row_theory(other, Rule(0.6)), row_theory(known, rule), rtol=1e-12)
     uniform = (1 / 16, math.log(16), 1 / 16, 15 / 256, 15 / 16)
     for query, key in [({}, {"law": "rademacher"}), ({"law": "uniform"}, {})]:
         given = cell(8, 16, query, key)
-        assert row_theory(given, 0.3) is None
-        assert np.isnan(row_limits(given, 0.3)).all()
+        assert row_theory(given, rule) is None
+        assert np.isnan(row_limits(given, rule)).all()
         # all scores of a row are equal, whatever the law
-        assert row_theory(given, 0.0) == pytest.approx(uniform)
-        assert row_theory(cell(8, 16, query, key | {"std": 0.0}), 0.3) == pytest.approx(uniform)
-        assert row_theory(cell(8, 1, query, key), 0.3) == (1, 0, 1, 0, 0)
-    assert row_theory(cell(8, 16, {"law": "uniform", "std": 0.0, "mean": 1.0}), 0.3) is not None
+        assert row_theory(given, Rule(0.0)) == pytest.approx(uniform)
+        assert row_theory(cell(8, 16, query, key | {"std": 0.0}), rule) == pytest.approx(uniform)
+        assert row_theory(cell(8, 1, query, key), rule) == (1, 0, 1, 0, 0)
+    assert row_theory(cell(8, 16, {"law": "uniform", "std": 0.0, "mean": 1.0}), rule) is not None
+
+
+UNKNOWN = [
+    {"key": {"normalize": "rms"}},
+    {"key": {"dependent": {"kind": "magnitude", "df": 5}}},
+    {"pair": {"kind": "paired", "rho": 0.5}},
+    {"projection": {"init": "he", "d_model": 4}},
+    {"score": "cosine"},
+    {"score": {"kind": "additive", "units": 3}},
+    {"query": {"rotation": {}}, "key": {"rotation": {}, "mean": 1.0}},
+    {"query": {"rotation": {}}, "key": {"rotation": {}, "tokens": HALF}},
+    {"query": {"law": "laplace"}, "pair": {"kind": "shared", "rho": 0.5}},
+    {"n_queries": 4, "n_keys": 4, "causal": True},
+]
+
+
+@pytest.mark.parametrize("fields", UNKNOWN, ids=str)
+def test_rows_that_are_not_normal_or_not_alike_are_blank(fields):
+    given = Cell(**({"d_k": 64, "n_queries": 2, "n_keys": 4} | fields))
+    assert row_theory(given, Rule(0.3)) is None
+    assert np.isnan(row_limits(given, Rule(0.3))).all()
+    assert math.isnan(key_gradient_theory(given, Rule(0.3)))
+    assert math.isnan(query_gradient_limit(given, Rule(0.3)))
+
+
+def test_a_soft_cap_and_rows_of_their_own_scale_are_blank():
+    assert row_theory(cell(8, 16), Rule(0.3, cap=5.0)) is None
+    given = Cell(d_k=8, n_queries=3, n_keys=3, causal=True)
+    assert row_theory(given, Rule(1.0, log_n=True)) is None
+    np.testing.assert_allclose(
+        row_theory(cell(8, 16), Rule(0.1, log_n=True)), row_theory(cell(8, 16), Rule(0.1 * math.log(16)))
+    )
+
+
+def test_keys_that_share_a_part_have_smaller_gradients_across_the_query():
+    alone, sharing = cell(64, 16, key={"std": 0.5}), cell(64, 16, key={"tokens": {"rho": 0.75}})
+    assert query_gradient_limit(alone, Rule(0.2)) == pytest.approx(query_gradient_limit(sharing, Rule(0.2)))
+    assert math.isnan(query_gradient_limit(cell(31, 16), Rule(0.2)))
 
 
 # Limits --------------------------------------------------------------------------------------------
@@ -237,7 +301,7 @@ COUNTS = [2, 3, 10, 63, 64, 90, 128, 300, 1024, 3000, 16384, 60_000, 10**6]
 @pytest.mark.parametrize("n", COUNTS)
 def test_limits_are_within_five_percent_wherever_they_stand(n):
     for sigma in np.geomspace(0.01, 1e4, 150):
-        exact, limit = row_theory(of_sigma(sigma, n), 1.0), row_limits(of_sigma(sigma, n), 1.0)
+        exact, limit = row_theory(of_sigma(sigma, n), Rule(1.0)), row_limits(of_sigma(sigma, n), Rule(1.0))
         error = np.array(limit) / np.array(exact) - 1
         assert np.all((abs(error) < 0.05) | np.isnan(limit)), (sigma, error)
 
@@ -246,7 +310,7 @@ def test_limits_are_within_five_percent_wherever_they_stand(n):
 def test_limits_hold_for_drawn_queries(d):
     given = 0
     for n, factor in itertools.product([64, 1024, 16384], np.geomspace(1e-3, 1e3, 60)):
-        exact, limit = row_theory(cell(d, n), factor), row_limits(cell(d, n), factor)
+        exact, limit = row_theory(cell(d, n), Rule(factor)), row_limits(cell(d, n), Rule(factor))
         error = np.array(limit) / np.array(exact) - 1
         assert np.all((abs(error) < 0.05) | np.isnan(limit)), (n, factor, error)
         given += np.sum(~np.isnan(limit))
@@ -266,10 +330,10 @@ ENDS = [
 def test_limits_stand_in_their_stated_ranges(name, ends, side):
     for n, sigma in ends.items():
         inside, outside = (0.999, 1.001) if side == "below" else (1.001, 0.999)
-        assert math.isfinite(getattr(row_limits(of_sigma(sigma, n), inside), name))
-        assert math.isnan(getattr(row_limits(of_sigma(sigma, n), outside), name))
+        assert math.isfinite(getattr(row_limits(of_sigma(sigma, n), Rule(inside)), name))
+        assert math.isnan(getattr(row_limits(of_sigma(sigma, n), Rule(outside)), name))
 
 
 def test_beyond_the_checked_counts_limits_are_blank():
-    assert np.isnan(row_limits(of_sigma(30.0, 10**6 + 1), 1.0)).all()
-    assert np.isnan(row_limits(of_sigma(0.01, 63), 1.0)).all()
+    assert np.isnan(row_limits(of_sigma(30.0, 10**6 + 1), Rule(1.0))).all()
+    assert np.isnan(row_limits(of_sigma(0.01, 63), Rule(1.0))).all()

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.engine import run as simulate
+from sim.laws import LAWS
+from sim.scales import SCALES
+from sim.structure import DEPENDENT, INITS, NORMALIZE, PAIR, SCORES, WITHIN
+from sim.sweep import Sweep
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,7 +48,7 @@ def test_pictures_exist():
 
 
 def test_the_sweep_runs_and_is_shown(tmp_path, monkeypatch, capsys):
-    (toml,) = blocks("toml")
+    (toml,) = [text for text in blocks("toml") if "my.toml" in text]
     (commands,) = [text for text in blocks("sh") if "my.toml" in text]
     monkeypatch.chdir(tmp_path)
     Path("my.toml").write_text(toml, encoding="utf-8")
@@ -52,6 +57,22 @@ def test_the_sweep_runs_and_is_shown(tmp_path, monkeypatch, capsys):
         assert words[0] == ".venv/bin/sim"
         sim(*words[1:])
     assert "score_variance" in capsys.readouterr().out
+
+
+def test_the_structured_sweep_runs(tmp_path):
+    (toml,) = [text for text in blocks("toml") if "structured.toml" in text]
+    path = tmp_path / "structured.toml"
+    path.write_text(toml, encoding="utf-8")
+    dataset = simulate(Sweep.from_toml(path).replace(trials=20))
+    assert dict(dataset.sizes) | {"df": 2, "within_rho": 3, "scale": 2} == dict(dataset.sizes)
+    assert "partner_weight" in dataset
+
+
+def test_every_kind_is_in_the_table():
+    table = README.split("### Breaking the assumptions")[1].split("A kind with parameters")[0]
+    for registry in (LAWS, SCALES, SCORES, PAIR, WITHIN, DEPENDENT, NORMALIZE, INITS):
+        for name in set(registry) - {"none"}:
+            assert f"`{name}" in table, name
 
 
 def test_given_arrays_are_measured(tmp_path, monkeypatch, capsys):
