@@ -8,22 +8,18 @@ fork or by a second Python thread.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
-import numba
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the BLAS that kernels call, so that it can be held to one thread)
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sim.block import run_blocks
-from sim.jit import COMPILES_FOR_OTHERS, is_compiled, mark_compiled
+from sim.jit import ensure_compiled, mark_compiled
 from sim.plan import Plan, layout, plan
-from sim.provenance import PACKAGE
 from sim.sweep import Sweep
 from sim.tally import Layout, Node, aligned_runs, merge_tree
 
@@ -49,19 +45,8 @@ def blas_name() -> str:
 
 
 def compile_kernels(plan: Plan, layout: Layout) -> None:
-    """Compile what `plan` needs if no process did so before, and load it from the disk cache.
-
-    Compiled by a process of its own: where a kernel is compiled, LLVM links the inner loops as they were compiled by
-    themselves, while in the cache they are optimised once more as parts of their caller, and then add in another order.
-    All that compute shall load the same code.
-    """
-    precision = plan.measures.exponents.dtype.name
-    if not (is_compiled(precision) or numba.config.DISABLE_JIT):
-        statement = f"from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
-        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
-        # Where it fails, this process compiles, and fails with the reason or does without the same last bits.
-        environment = {**os.environ, "PYTHONPATH": path, COMPILES_FOR_OTHERS: "1"}
-        subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True)
+    """Compile what `plan` needs if no process did so before, and load it from the disk cache."""
+    ensure_compiled(plan.measures.exponents.dtype.name)
     _run_nothing(plan, layout)
     merge_tree(layout.empty(2), layout.segments)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim.block import run_blocks
+from sim.jit import ensure_compiled
 from sim.plan import HISTOGRAM_BINS, HISTOGRAM_WIDTHS, Plan, bin_grid, edges_around, unit_of
 from sim.sweep import Sweep
 from sim.tally import Layout
@@ -19,6 +20,7 @@ _IQR_OF_NORMAL = 1.349  # in standard deviations
 
 def first_scores(plan: Plan) -> np.ndarray:
     """Return the first raw scores of a cell, at most a thousand of them that are finite."""
+    ensure_compiled(plan.measures.exponents.dtype.name)
     layout = Layout((), {"scale": len(plan.rules)})
     sample = np.full(_COUNT, np.nan, plan.measures.exponents.dtype)
     blocks = min(plan.blocks, _COUNT)

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.arguments import given_side
 from sim.block import run_blocks
+from sim.jit import ensure_compiled
 from sim.plan import Plan
 from sim.tally import Layout
 
@@ -33,6 +34,7 @@ def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) ->
     query, key : array (tokens, d_k)
         Cast to the cell's precision.
     """
+    ensure_compiled(plan.measures.exponents.dtype.name)
     tallies, bins = layout.empty(1), layout.empty_bins(1)
     draw = plan.draw._replace(query=given_side(plan.draw.query, query), key=given_side(plan.draw.key, key))
     values = run_blocks(

@@ -11,8 +11,10 @@ import hashlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +23,11 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 
-from sim.provenance import kernel_digest
+from sim.provenance import PACKAGE, kernel_digest
 
 __all__ = [
-    "COMPILES_FOR_OTHERS",
     "device",
+    "ensure_compiled",
     "entry",
     "inner",
     "is_compiled",
@@ -90,26 +92,10 @@ if platform.machine() in ("x86_64", "AMD64"):
     _prefer_wide_vectors()
 
 
-def _mark(precision: str) -> Path:
-    processor = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {platform.machine()}"
-    digest = hashlib.blake2b(processor.encode(), digest_size=4).hexdigest()
-    return Path(numba.config.CACHE_DIR) / f"{precision}-{digest}-{sys.implementation.cache_tag}.compiled"
-
-
-def is_compiled(precision: str) -> bool:
-    """Return whether the kernels of one precision are in the cache, for this processor and this Python."""
-    return _mark(precision).exists()
-
-
-def mark_compiled(precision: str) -> None:
-    """Note that the kernels of one precision are in the cache."""
-    _mark(precision).touch()
-
-
-# Set in the process that compiles the entry point for others (sim.cpu). There no other function is ever called from
+# Set in the process that compiles the entry point for others. There no other function is ever called from
 # Python, and Numba's wrappers for such calls, which unpack a hundred arrays each, cost a quarter of the time.
-COMPILES_FOR_OTHERS = "ATTENTION_SIM_COMPILES_FOR_OTHERS"
-_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if COMPILES_FOR_OTHERS in os.environ else {}
+_COMPILES_FOR_OTHERS = "ATTENTION_SIM_COMPILES_FOR_OTHERS"
+_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _COMPILES_FOR_OTHERS in os.environ else {}
 
 
 def device(function: Callable[..., Any]) -> Any:
@@ -147,3 +133,44 @@ def kernel(function: Callable[..., Any]) -> Any:
 def entry(function: Callable[..., Any]) -> Any:
     """A kernel that Python calls with all others behind it: compiled once, by a process of its own."""
     return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+
+
+_COMPILING = threading.Lock()
+
+
+def _mark(precision: str) -> Path:
+    processor = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {platform.machine()}"
+    digest = hashlib.blake2b(processor.encode(), digest_size=4).hexdigest()
+    return Path(numba.config.CACHE_DIR) / f"{precision}-{digest}-{sys.implementation.cache_tag}.compiled"
+
+
+def is_compiled(precision: str) -> bool:
+    """Return whether the kernels of one precision are in the cache, for this processor and this Python."""
+    return _mark(precision).exists()
+
+
+def mark_compiled(precision: str) -> None:
+    """Note that the kernels of one precision are in the cache."""
+    _mark(precision).touch()
+
+
+def ensure_compiled(precision: str) -> None:
+    """Let a process of its own compile the entry point in one precision, unless one did so before.
+
+    Where a kernel is compiled, LLVM links the inner loops as they were compiled by themselves, while in the cache they
+    are optimised once more as parts of their caller, and then add in another order. All that compute shall load the
+    same code.
+    """
+    if numba.config.DISABLE_JIT or _WRAPPERS:
+        return
+    with _COMPILING:  # threads that come in meanwhile wait
+        if not is_compiled(precision):
+            _compile_apart(precision)
+
+
+def _compile_apart(precision: str) -> None:
+    statement = f"from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, _COMPILES_FOR_OTHERS: "1"}
+    # Where it fails, this process compiles, and fails with the reason or does without the same last bits.
+    subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True)

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from sim.arrays import as_real
 from sim.cell import visible_keys
-from sim.cpu import available_threads, blas_name, compile_kernels
+from sim.cpu import available_threads, blas_name
 from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
@@ -103,7 +103,6 @@ def measure(
     sweep = _sweep(heads, scale, causal, precision, observables, settings)
     tally_layout = layout(sweep)
     made = plan(sweep, sweep.cells[0], tally_layout)
-    compile_kernels(made, tally_layout)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_threads()) as pool:
         columns = list(pool.map(lambda pair: _measure_head(pair[0], pair[1], made, tally_layout, sweep), heads.pairs()))
     dataset = _labelled(columns, heads, sweep)
