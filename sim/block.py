@@ -7,6 +7,7 @@ further passes, each of which draws the keys again.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,10 @@ from sim.gradients import add_gradients, end_tile, new_keys, prepare_keys
 from sim.jit import entry, inner, kernel, part
 from sim.moments import forget
 from sim.philox import KEY, QUERY
-from sim.rounded import add_rounded, begin_rounded, new_rounded
+from sim.rounded import add_rounded, begin_rounded, needs_rounding, new_rounded
 from sim.slopes import add_slopes, new_slopes
 from sim.spectrum import MAX_PASSES, add_pass, begin_pass, end_pass, new_secular
-from sim.stream import ALL, RAW, add_tile, add_weights, merge_ends, needs_weights, new_rows, view_of
+from sim.stream import ALL, RAW, add_tile, add_weights, find_lost, merge_ends, needs_weights, new_rows, view_of
 from sim.tiles import TILE, product
 from sim.vectors import Pair, Side, draw_side, draw_weights, normalize
 from sim.views import (
@@ -39,7 +40,9 @@ from sim.views import (
 __all__ = ["QUERY_TILE", "Draw", "Geometry", "run_blocks"]
 
 QUERY_TILE = 128  # rows of raw scores at a time: at most 256 kB in float32, within the L2 cache
-FIRST, ROUNDING, SECULAR = range(3)  # what a pass over the keys is for; those of the secular equation are numbered on
+# What a pass over the keys is for: to find the rows with an infinite score before any of their tiles is added, to add
+# all tiles, to round the weights; those of the secular equation are numbered on.
+LOSSES, FIRST, ROUNDING, SECULAR = range(-1, 3)
 
 
 class Geometry(NamedTuple):
@@ -92,12 +95,13 @@ def _new_work(draw, geometry, measures, keep_values):
     has_gradients, has_views = at.gradient_query_sq >= 0, measures.n_views > 1
     is_sloped = has_gradients and measures.is_sloped.any()
     has_norms = has_gradients or draw.score.kind == COSINE
-    is_scaled, room = draw.transform.place != AT_SCORES, padded(max(draw.query.width, draw.key.width))
+    is_scaled, rounding = draw.transform.place != AT_SCORES, draw.transform.rounding
+    room = padded(max(draw.query.width, draw.key.width))
     return Work(
         new_rows(n_queries, tile_rows, width, measures, keep_values),
         new_keys(has_gradients, is_sloped, n_queries, tile_rows, n_keys, d, measures.exponents),
         new_slopes(has_views, is_sloped, n_queries, tile_rows, n_keys, d, draw.score.units, measures.exponents),
-        new_rounded(n_scales, n_queries if at.zero_weights >= 0 else 0),
+        new_rounded(rounding, n_scales, n_queries if needs_rounding(rounding, at) else 0),
         new_secular(n_scales, n_queries if at.jacobian_spectral >= 0 else 0),
         new_units(draw.score.units, d, n_queries, n_keys, measures.exponents),
         np.empty(height * n_queries, real),
@@ -120,6 +124,10 @@ def _find_norms(tile, d_k, norms):
     for e in range(d_k):
         for t in range(norms.shape[0]):
             norms[t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
+    for t in range(
+        norms.shape[0]
+    ):  # what is infinite moves no score that is not: its slope is 0, and so is the product
+        norms[t] = norms[t] if math.isfinite(norms[t]) else 0.0
 
 
 @kernel
@@ -131,9 +139,9 @@ def _draw_tile(own, first, trial, draw, geometry, work, tile, norms):
         normalize(tile, d_k, 1.0, norms)
         for t in range(norms.shape[0]):
             norms[t] *= norms[t]
-    elif norms.shape[0] > 0:
-        _find_norms(tile, d_k, norms)
     round_all(tile, draw.transform.rounding)
+    if draw.score.kind != COSINE and norms.shape[0] > 0:
+        _find_norms(tile, d_k, norms)
 
 
 @part
@@ -209,7 +217,9 @@ def _see(number, view, tile, raw, i, j, n, geometry, visible, queries, draw, mea
         _add_view(view, tile, raw, i, j, is_last, visible, queries, draw, measures, work, tally, bins)
     elif number == ROUNDING:
         rows = view_of(work.rows, view)
-        add_rounded(tile, i, j, visible, view, draw.transform.rounding, rows, measures, work.rounded)
+        add_rounded(tile, i, j, visible, view, rows, measures, work.rounded)
+    elif number == LOSSES:
+        find_lost(tile, i, j, visible, view_of(work.rows, view))
     else:
         add_pass(number - SECULAR + 1, tile, i, j, visible, view, view_of(work.rows, view), measures, work.secular)
 
@@ -231,7 +241,7 @@ def _add_keys(number, j, n, trial, draw, geometry, visible, work, measures, tall
         raw = raw_scores(
             draw.score, work.units, queries, keys, i, j, trial, geometry.key, transform.rounding, work.scores
         )
-        if sample.shape[0] > 0:
+        if number == FIRST and sample.shape[0] > 0:
             _keep_sample(raw, i, j, visible, work.sampled, sample, stop)
         tile, slopes = raw, work.slopes.slopes[: n_rows * n if measures.n_views > 1 else 0].reshape(-1, n)
         for k in range(-1, measures.factors.shape[0]):  # the raw scores first, then the rules that see others
@@ -263,8 +273,10 @@ def _run_trial(trial, draw, geometry, visible, work, measures, tally, bins, samp
     work.rows.is_lost[:] = 0
     begin_rounded(work.rounded)
     _draw_queries(trial, draw, geometry, work)
-    for number in range(SECULAR + MAX_PASSES if has_spectrum else SECULAR):
-        if number == ROUNDING and measures.offsets.zero_weights < 0:
+    # in one tile, or in types that hold any likely score, the first pass finds them itself
+    start = LOSSES if draw.transform.rounding > 0 and geometry.n_keys > TILE else FIRST
+    for number in range(start, SECULAR + MAX_PASSES if has_spectrum else SECULAR):
+        if number == ROUNDING and work.rounded.sums.shape[2] == 0:
             continue
         if number >= SECULAR:
             begin_pass(number - SECULAR + 1, work.secular)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.jit import inner, kernel, reduction
 from sim.moments import MOMENT_FIELDS, scale_moments
-from sim.rounded import count_zeros, finish_rounded
+from sim.rounded import count_zeros, finish_rounded, round_weight
 from sim.rows import (
     EFFECTIVE_KEYS,
     ENTROPY,
@@ -103,10 +103,12 @@ def _finish_scores(k, rows, measures, tally):
             varied += 1
     ends = factor * low, factor * high
     tally[at.varied_rows + k] += varied
-    tally[at.score_min + k] = min(tally[at.score_min + k], min(ends))
-    tally[at.score_max + k] = max(tally[at.score_max + k], max(ends))
-    # blank, as infinity less infinity is, if no row is left
-    tally[at.score_trial_max + k] += max(abs(ends[0]), abs(ends[1])) if low <= high else np.nan
+    if low <= high:
+        tally[at.score_min + k] = min(tally[at.score_min + k], min(ends))
+        tally[at.score_max + k] = max(tally[at.score_max + k], max(ends))
+        tally[at.score_trial_max + k] += max(abs(ends[0]), abs(ends[1]))
+    else:  # no row is left: blank
+        tally[at.score_trial_max + k] += np.nan
     tally[at.score_row_variance + k] += factor * factor * variance
 
 
@@ -122,14 +124,15 @@ def _finish_weights(k, values, measures, tally):
 
 
 @inner
-def _finish_partners(k, rows, measures, tally):
+def _finish_partners(k, rows, rounding, measures, tally):
     at, factor, count = measures.offsets, measures.factors[k], 0
     end = 1 if factor >= 0.0 else 0
     for row in range(min(measures.partners, rows.ends.shape[1])):
         if not rows.is_lost[row]:
             count += 1
             below = factor * (rows.ends[end, row] - rows.partners[row])
-            tally[at.partner_weight + k] += math.exp(-below) * weight_max(rows.sums[k, 0, row])
+            weight = math.exp(-below) * weight_max(rows.sums[k, 0, row])
+            tally[at.partner_weight + k] += round_weight(weight, rounding)
             tally[at.partner_top + k] += 1.0 if below <= 0.0 else 0.0
     tally[at.partner_rows + k] += count
 
@@ -229,7 +232,7 @@ def _finish_rule(k, rows, slopes, rounded, query_norms, n_keys, measures, tally,
     if at.weight_max >= 0:
         _finish_weights(k, values, measures, tally)
         if at.partner_rows >= 0:
-            _finish_partners(k, rows, measures, tally)
+            _finish_partners(k, rows, rounded.rounding, measures, tally)
     if at.jacobian_trace >= 0:
         _finish_jacobians(k, values, rows.is_lost, n_lost, measures, tally, bins)
     if at.gradient_query_sq >= 0:
@@ -243,8 +246,8 @@ def _finish_rule(k, rows, slopes, rounded, query_norms, n_keys, measures, tally,
         tally[at.jacobian_spectral + k] += _total(values[SPECTRAL])
     if at.scores >= 0:
         _finish_overflows(k, rows, measures, tally)
-        if is_rounded:
-            count_zeros(k, rounded, rows.is_lost, measures, tally)
+    if is_rounded and at.zero_weights >= 0:
+        count_zeros(k, rounded, rows.is_lost, measures, tally)
 
 
 @kernel

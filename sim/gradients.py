@@ -77,16 +77,20 @@ def _find_shift(keys, shift):
     last = keys.shape[1] - 1
     for e in range(keys.shape[0]):
         a, b, c = keys[e, 0], keys[e, last // 2], keys[e, last]
-        shift[e] = larger(smaller(a, b), smaller(larger(a, b), c))
+        middle = larger(smaller(a, b), smaller(larger(a, b), c))
+        shift[e] = middle if math.isfinite(middle) else keys.dtype.type(0)
 
 
 @inner
 def _take_keys(keys, shift, out, norms):
+    # Rows that see an infinite key are lost; in the sums of the others it counts 0 times, but finite.
+    zero = keys.dtype.type(0)
     for j in range(keys.shape[1]):
-        norms[j] = keys.dtype.type(0)
+        norms[j] = zero
     for e in range(keys.shape[0]):
         for j in range(keys.shape[1]):
             away = keys[e, j] - shift[e]
+            away = away if math.isfinite(away) else zero
             out[e, j] = away
             norms[j] += away * away
 

@@ -23,6 +23,7 @@ from sim.row_integrals import RowIntegrals
 from sim.scales import Rule, scale_factor, scale_rule
 from sim.sizes import SIZE_BINS
 from sim.stream import OVERFLOWS, Measures
+from sim.structure import INITS
 from sim.sweep import Sweep
 from sim.tally import PARTNERS, ROUNDED, Layout
 from sim.theory import ScaledTheory, ScoreTheory, scaled_theory, score_theory
@@ -200,9 +201,10 @@ def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
     Scores of discrete elements can lie exactly at a whole number of standard deviations, and then count: the
     limit is wider by what a dot product's rounding may do.
     """
-    is_discrete = cell.has_vectors and LAWS[cell.query.law.kind].discrete and LAWS[cell.key.law.kind].discrete
+    laws = (cell.query.law, cell.key.law) if cell.has_vectors else (cell.score.get("law"),)
+    is_discrete = all(LAWS[law.kind].discrete for law in laws)
     slack = rounding(theory.mean, theory.std, cell.computes_in) if is_discrete else 0.0
-    if is_discrete and slack > 0.1 * theory.std / math.sqrt(cell.d_k) > 0:
+    if slack > 0.1 * theory.std / math.sqrt(cell.d_k or 1) > 0:
         return np.full(1 + len(SIGMAS), np.nan)
     return np.array([theory.mean, *(sigma * theory.std + slack for sigma in SIGMAS)])
 
@@ -229,7 +231,7 @@ def _measures(
         is_wide=theory.moments < 4,
         histogram=bin_grid(edges, real),
         bins=len(edges) + 1,
-        gradient_units=np.where(is_sloped, abs(slopes), 1.0) * _gradient_unit(cell),
+        gradient_units=_gradient_units(cell, slopes, is_sloped),
         partners=min(cell.n_queries, cell.n_keys) if cell.pair.kind == "paired" else 0,
     )
 
@@ -239,7 +241,38 @@ def unit_of(std: float) -> float:
     return 2.0 ** max(min(-round(math.log2(std)), 120), -120) if 0 < std < math.inf else 1.0
 
 
-def _gradient_unit(cell: Cell) -> float:
-    """Return a power of two beyond ||dL/dq|| / abs(factor), which is at most the largest distance of two keys."""
-    size = cell.key.std * math.sqrt(cell.d_k or 1)
-    return 2.0 ** math.ceil(math.log2(size) + 3) if size > 0 else 1.0
+def _gradient_units(cell: Cell, slopes: np.ndarray, is_sloped: np.ndarray) -> np.ndarray:
+    """Return powers of two beyond most ||dL/dq||, without the factor of rules that are one, (scales,).
+
+    It is at most the slope times the largest distance of two ds/dq, which for a dot product are the keys.
+    """
+    varied = cell.key.std * math.sqrt(cell.d_k or 1)  # what keys without structure differ by
+    sizes = np.where(is_sloped | (not _has_plain_keys(cell)), _score_slope(cell), varied)
+    units = np.exp2(np.ceil(np.log2(np.where(sizes > 0, sizes, 0.125))) + 3)
+    return units * np.where(is_sloped & (slopes != 0), abs(slopes), 1.0)
+
+
+def _has_plain_keys(cell: Cell) -> bool:
+    return cell.key.normalize.kind == "none" and not cell.projection and not cell.key.rotation
+
+
+def _score_slope(cell: Cell) -> float:
+    """Return the typical size of ds/dq."""
+    if cell.score.kind == "cosine":
+        return 1 / (_length(cell, "query") or 1.0)
+    if cell.score.kind == "additive":
+        units = cell.score.get("units")
+        return float(cell.score.get("v_std")) * math.sqrt(2 * units * cell.d_k / (cell.d_k + units))
+    return _length(cell, "key") if cell.has_vectors else 1.0
+
+
+def _length(cell: Cell, name: str) -> float:
+    """Return the typical length of a vector."""
+    side, made = getattr(cell, name), cell.projection
+    if side.normalize.kind != "none":
+        return float(side.normalize.get("gain")) * (1.0 if side.normalize.kind == "l2" else math.sqrt(cell.d_k))
+    size = math.hypot(side.mean, side.std)
+    if made:
+        weight_std = INITS[made.init].std(name, made.d_model, cell.d_k)
+        size = math.hypot(size * math.sqrt(made.d_model) * weight_std, made.bias_std)
+    return size * math.sqrt(cell.d_k)

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from sim.elementary import LOG2_E, exp2_64, log32, log64
+from sim.elementary import LOG2_E, exp2_64, log32, log64, round_bfloat16, round_float16
 from sim.jit import inner, kernel, part, reduction
 from sim.rows import (
     EFFECTIVE_KEYS,
@@ -30,10 +30,19 @@ from sim.rows import (
     WEIGHT_MAX,
     weight_max,
 )
-from sim.tiles import exponentials, place_of
-from sim.views import round_all
+from sim.tiles import place_of, weights
+from sim.views import BFLOAT16, FLOAT16, round_all
 
-__all__ = ["Rounded", "add_rounded", "begin_rounded", "count_zeros", "finish_rounded", "new_rounded"]
+__all__ = [
+    "Rounded",
+    "add_rounded",
+    "begin_rounded",
+    "count_zeros",
+    "finish_rounded",
+    "needs_rounding",
+    "new_rounded",
+    "round_weight",
+]
 
 # The sums of a row under a rule: those of p^1 .. p^4 and the entropy without the largest key, how many of all weights
 # are 0, how many there are, the largest; and whether its key has been passed.
@@ -43,13 +52,30 @@ S1, S2, S3, S4, SPREAD, ZEROS, COUNT, LARGEST, IS_MET = range(9)
 class Rounded(NamedTuple):
     """The state of every row under every rule; of no length where nothing is rounded."""
 
+    rounding: int  # to which type: of :class:`sim.views.Transform`
     sums: np.ndarray  # float64 (scales, 9, rows)
 
 
+@inner
+def needs_rounding(rounding, at):
+    """Return whether weights are to be rounded, for a family that shows it."""
+    return rounding > 0 and (at.weight_max >= 0 or at.jacobian_trace >= 0 or at.zero_weights >= 0)
+
+
 @part
-def new_rounded(n_scales, n_rows):
+def new_rounded(rounding, n_scales, n_rows):
     """Return room for the state."""
-    return Rounded(np.empty((n_scales, 9, n_rows)))
+    return Rounded(rounding, np.empty((n_scales, 9, n_rows)))
+
+
+@inner
+def round_weight(weight, rounding):
+    """Return one weight as it is rounded."""
+    if rounding == FLOAT16:
+        return np.float64(round_float16(np.float32(weight)))
+    if rounding == BFLOAT16:
+        return np.float64(round_bfloat16(np.float32(weight)))
+    return weight
 
 
 @inner
@@ -70,12 +96,6 @@ def _log_by_precision(x):
     return (lambda x: log32(x)) if x == types.float32 else (lambda x: log64(x))
 
 
-@inner
-def _to_weights(e, n, inverse):
-    for j in range(n):
-        e[0, j] *= inverse
-
-
 @reduction
 def _sums(p, n):
     zero, one = p.dtype.type(0), p.dtype.type(1)
@@ -94,7 +114,7 @@ def _sums(p, n):
 
 
 @kernel
-def add_rounded(scores, first, start, visible, view, rounding, rows, measures, state):
+def add_rounded(scores, first, start, visible, view, rows, measures, state):
     """Add a tile of a view's scores, (rows, keys), to the sums of its rounded weights."""
     real = scores.dtype.type
     e = rows.exponentials[: scores.shape[1]].reshape(1, scores.shape[1])
@@ -107,9 +127,9 @@ def add_rounded(scores, first, start, visible, view, rounding, rows, measures, s
             if measures.views[k] != view:
                 continue
             extremum = real(rows.ends[1 if measures.factors[k] >= 0.0 else 0, row])
-            exponentials(scores, i, n, extremum, measures.exponents[k], e, 0)
-            _to_weights(e, n, real(weight_max(rows.sums[k, 0, row])))
-            round_all(e[:, :n], rounding)
+            inverse = real(weight_max(rows.sums[k, 0, row]))
+            weights(scores, i, n, extremum, measures.exponents[k], inverse, e, 0)
+            round_all(e[:, :n], state.rounding)
             sums = state.sums[k]
             place = place_of(scores, i, n, extremum)
             if sums[IS_MET, row] == 0.0 and scores[i, place] == extremum:
@@ -148,10 +168,11 @@ def finish_rounded(k, state, values):
 
 @inner
 def count_zeros(k, state, is_lost, measures, tally):
-    """Add how many weights are 0, and in how many rows so is the whole Jacobian: one weight is 1 and all others 0."""
+    """Add how many weights are 0, and in how many rows so is the whole Jacobian: all are 0, but for one that is 1."""
     at, sums = measures.offsets, state.sums[k]
     for row in range(sums.shape[1]):
         if not is_lost[row]:
             tally[at.rounded_weights + k] += sums[COUNT, row]
             tally[at.zero_weights + k] += sums[ZEROS, row]
-            tally[at.zero_jacobians + k] += 1.0 if sums[LARGEST, row] == 1.0 and sums[S1, row] == 0.0 else 0.0
+            is_whole = sums[LARGEST, row] == 1.0 or sums[LARGEST, row] == 0.0
+            tally[at.zero_jacobians + k] += 1.0 if is_whole and sums[S1, row] == 0.0 else 0.0

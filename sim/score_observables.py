@@ -23,7 +23,7 @@ def _excess_kurtosis(tallies: Tallies, plan: Plan) -> Values:
 
 
 def _within_sigma(tallies: Tallies, plan: Plan) -> Values:
-    counts = tallies["score_within_sigma"] / tallies["score_moments"][:, :1, 0]
+    counts = tallies["score_within_sigma"] / (tallies["trials"][:, None] * plan.visible.sum())
     counts = np.where(np.isnan(plan.measures.window).any(), np.nan, counts)
     return _of_linear_rules(np.repeat(counts[:, None, :], len(plan.factors), axis=1), plan)
 

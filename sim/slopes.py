@@ -30,15 +30,16 @@ from sim.views import ADDITIVE, COSINE, unit_slopes
 
 __all__ = ["Slopes", "add_slopes", "key_share", "new_slopes", "score_share"]
 
-# The sums of a row under a rule: P2, P3 and c_l^2; the same times the key's sensitivity; sum e^2 ||h||^2.
-P2, P3, TOP, K2, K3, KEY_TOP, NORM = range(7)
+# The sums of a row under a rule: P2, P3 and c_l^2; the same times the key's sensitivity; sum e^2 ||h||^2 and ||h_l||^2.
+P2, P3, TOP, K2, K3, KEY_TOP, NORM, NORM_TOP = range(8)
+_SUMS = 8
 
 
 class Slopes(NamedTuple):
     """The state of the rows, and the work space of a row and of a tile; "real" is the precision of the scores."""
 
     slopes: np.ndarray  # real (rows of a tile * keys,)
-    sums: np.ndarray  # float64 (scales, 7, rows)
+    sums: np.ndarray  # float64 (scales, 8, rows)
     us: np.ndarray  # real (scales, rows, d): sum e h over all keys but the largest
     vs: np.ndarray  # real (scales, rows, d): sum e^2 h
     tops: np.ndarray  # real (scales, rows, d): h of the largest
@@ -57,7 +58,7 @@ def new_slopes(has_views, is_used, n_rows, tile_rows, n_keys, d_k, units, expone
     in_row = n if is_used and units > 0 else 0
     return Slopes(
         np.empty(tile_rows * n if has_views or is_used else 0, real),
-        np.empty((n_scales, 7, kept)),
+        np.empty((n_scales, _SUMS, kept)),
         np.empty((n_scales, kept, d), real),
         np.empty((n_scales, kept, d), real),
         np.empty((n_scales, kept, d), real),
@@ -111,12 +112,13 @@ def _of_dot(sensitivity, norms, query_norm, n):
 
 @inner
 def _of_cosine(sensitivity, scores, i, norms, query_norm, n):
-    # norms are those of the vectors before they were brought to length 1
+    # norms are those of the vectors before they were brought to length 1; a vector of no length gets no gradient
     real = sensitivity.dtype.type
+    by_query = real(1.0 / query_norm if query_norm > 0.0 else 0.0)
     for t in range(n):
         across = max(real(1) - scores[i, t] * scores[i, t], real(0))
-        sensitivity[0, t] = across / real(query_norm)
-        sensitivity[1, t] = across / real(norms[t])
+        sensitivity[0, t] = across * by_query
+        sensitivity[1, t] = across * real(1.0 / norms[t] if norms[t] > 0.0 else 0.0)
 
 
 @inner
@@ -140,9 +142,9 @@ def _of_units(units, i, first, n_rows, n, score, state):
 
 @inner
 def _join_sums(sums, row, tile, rise, is_first):
-    """Merge a tile's sums (7,) into a row's; `rise` is how far the tile's largest score lies above the row's."""
+    """Merge a tile's sums (8,) into a row's; `rise` is how far the tile's largest score lies above the row's."""
     if is_first:
-        for at in range(7):
+        for at in range(_SUMS):
             sums[at, row] = tile[at]
     elif rise >= 0.0:  # the lower of two maxima joins the sums
         r = math.exp(-rise)
@@ -151,13 +153,14 @@ def _join_sums(sums, row, tile, rise, is_first):
             sums[at, row] = tile[at] + r * r * (sums[at, row] + top)
             sums[at + 1, row] = tile[at + 1] + r * r * r * (sums[at + 1, row] + top)
             sums[at + 2, row] = tile[at + 2]
-        sums[NORM, row] = r * r * sums[NORM, row] + tile[NORM]
+        sums[NORM, row] = tile[NORM] + r * r * (sums[NORM, row] + sums[NORM_TOP, row])
+        sums[NORM_TOP, row] = tile[NORM_TOP]
     else:
         r = math.exp(rise)
         for at in (P2, K2):
             sums[at, row] += r * r * (tile[at] + tile[at + 2])
             sums[at + 1, row] += r * r * r * (tile[at + 1] + tile[at + 2])
-        sums[NORM, row] += r * r * tile[NORM]
+        sums[NORM, row] += r * r * (tile[NORM] + tile[NORM_TOP])
 
 
 @inner
@@ -191,12 +194,10 @@ def _merge_row(row, product, i, j, top, rise, is_first, us, vs, tops, sums, tile
         _set_vectors(row, product, i, j, top, us, vs, tops)
     elif rise >= 0.0:
         r = math.exp(-rise)
-        sums[NORM, row] += np.float64(dot(tops, row, tops, row))
         _join_vectors(row, real(r), real(1), product, i, j, tops[row], us, vs)
         _copy(top, tops[row])
     else:
         r = math.exp(rise)
-        tile[NORM] += np.float64(dot(top.reshape(1, -1), 0, top.reshape(1, -1), 0))
         _join_vectors(row, real(1), real(r), product, i, j, top, us, vs)
     _join_sums(sums, row, tile, rise, is_first)
 
@@ -233,11 +234,11 @@ def _total(e, i, n):
 
 @kernel
 def _find_row_sums(i, k, scores, rows, place, score, norms, query_norm, state, tile):
-    """Write the sums (7,) of one row of a tile, whose exponentials and their squares stand in rows.exponentials."""
-    n_rows, n = scores.shape
-    height = rows.tile_keys.shape[0]
-    e = rows.exponentials[: 2 * height * n].reshape(2 * height, n)
-    slopes = state.slopes[: n_rows * n].reshape(n_rows, n)
+    """Write the sums (8,) of one row of a tile, whose exponentials and their squares stand in rows.exponentials."""
+    n_rows, width = scores.shape
+    height, n = rows.tile_keys.shape[0], rows.tile_keys[i]
+    e = rows.exponentials[: 2 * height * width].reshape(2 * height, width)
+    slopes = state.slopes[: n_rows * width].reshape(n_rows, width)
     if score.kind == COSINE:
         _of_cosine(state.sensitivity, scores, i, norms, query_norm, n)
     elif score.kind != ADDITIVE:
@@ -248,6 +249,7 @@ def _find_row_sums(i, k, scores, rows, place, score, norms, query_norm, state, t
     tile[NORM], _ = _weighted(e, i, j, slopes, state.sensitivity, 0, n)
     tile[TOP] = c * c
     tile[KEY_TOP] = c * c * np.float64(state.sensitivity[1, place])
+    tile[NORM_TOP] = c * c * np.float64(state.sensitivity[0, place])
     _take_slopes(e, i, j, slopes, n)
 
 
@@ -262,7 +264,7 @@ def _finish_row(k, row, rows, score, queries, i, query_norm, state):
     real = state.us.dtype.type
     us, vs, tops = state.us[k], state.vs[k], state.tops[k]
     if score.kind == COSINE:
-        by = real(1.0 / math.sqrt(query_norm))
+        by = real(1.0 / math.sqrt(query_norm) if query_norm > 0.0 else 0.0)
         for vector in (us[row], vs[row], tops[row]):
             _remove_along(vector, queries, i, real(1))
             _scale_vector(vector, by)
@@ -295,7 +297,7 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
     of_units = score.kind == ADDITIVE
     by_token = keys.by_token[: 0 if of_units else n * d].reshape(-1, d)
     end = 1 if factor >= 0.0 else 0
-    tiles, top = np.empty((n_rows, 7)), np.empty(d, scores.dtype)
+    tiles, top = np.empty((n_rows, _SUMS)), np.empty(d, scores.dtype)
     product_of = state.product.reshape(2 * height, d)
     for i in range(n_rows):
         if rows.tile_keys[i] == 0:

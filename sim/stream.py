@@ -39,6 +39,7 @@ __all__ = [
     "Rows",
     "add_tile",
     "add_weights",
+    "find_lost",
     "merge_ends",
     "needs_weights",
     "new_rows",
@@ -249,8 +250,8 @@ def _merge_row_variances(rows, first, tile_sums, is_first):
 
 
 @kernel
-def _add_scores(scores, tile_keys, totals, unit, is_wide, window, tile_sums, within):
-    """Write the sums of every row of a tile, and add to the counts within sigma."""
+def _add_scores(scores, tile_keys, totals, unit, is_wide, tile_sums):
+    """Write the sums of every row of a tile."""
     real = scores.dtype.type
     for i in range(scores.shape[0]):
         keys = tile_keys[i]
@@ -267,10 +268,15 @@ def _add_scores(scores, tile_keys, totals, unit, is_wide, window, tile_sums, wit
             sums = central_sums(scores, i, keys, center, real(unit))
         for r in range(4):
             tile_sums[1 + r, i] = sums[r]
-        n1, n2, n3 = count_within(scores, i, keys, window[0], window[1], window[2], window[3])
-        within[0] += n1
-        within[1] += n2
-        within[2] += n3
+
+
+@inner
+def _add_within(scores, tile_keys, window, counts):
+    for i in range(scores.shape[0]):
+        n1, n2, n3 = count_within(scores, i, tile_keys[i], window[0], window[1], window[2], window[3])
+        counts[0] += n1
+        counts[1] += n2
+        counts[2] += n3
 
 
 @inner
@@ -287,11 +293,19 @@ def _find_ends(scores, first, start, visible, tile_keys, tile_ends, totals):
 
 @inner
 def _drop_lost(tile_keys, totals, first, is_lost):
-    # A row with an infinite score has no softmax; in this tile it is taken to see no key, and in the end left out.
+    # A row with an infinite score has no softmax; from this tile on it is taken to see no key, and in the end left out.
     for i in range(tile_keys.shape[0]):
-        if tile_keys[i] > 0 and not math.isfinite(totals[i]):
+        if tile_keys[i] > 0 and (is_lost[first + i] or not math.isfinite(totals[i])):
             is_lost[first + i] = 1
             tile_keys[i] = 0
+
+
+@inner
+def find_lost(scores, first, start, visible, rows):
+    """Mark the rows of a tile that have an infinite score in it."""
+    keys = rows.tile_keys[: scores.shape[0]]
+    _find_ends(scores, first, start, visible, keys, rows.tile_ends, rows.totals)
+    _drop_lost(keys, rows.totals, first, rows.is_lost)
 
 
 @inner
@@ -325,12 +339,14 @@ def _add_overflows(scores, tile_keys, tile_ends, counts):
 
 @kernel
 def _add_raw(scores, rows, measures, tally, bins):
-    """Add what is counted of raw scores alone."""
+    """Add what is counted of raw scores alone, infinite ones too."""
     at, keys = measures.offsets, rows.tile_keys
     if at.scores >= 0:
         for i in range(scores.shape[0]):
             tally[at.scores] += keys[i]
         _add_overflows(scores, keys, rows.tile_ends, tally[at.score_overflows : at.score_overflows + 2])
+    if at.score_within_sigma >= 0:
+        _add_within(scores, keys, measures.window, tally[at.score_within_sigma : at.score_within_sigma + 3])
     if at.score_histogram >= 0:
         counts = bins[at.score_histogram : at.score_histogram + measures.bins]
         _add_bins(scores, keys, measures.histogram, rows.places, counts)
@@ -352,8 +368,7 @@ def add_tile(scores, first, start, visible, view, rows, measures, tally, bins):
         _find_partners(scores, first, start, measures.partners, rows.partners)
     if at.score_moments >= 0:
         tile_sums = rows.tile_sums[:, : scores.shape[0]]
-        within = tally[at.score_within_sigma : at.score_within_sigma + 3] if view == RAW else np.empty(3)
-        _add_scores(scores, keys, rows.totals, measures.unit, measures.is_wide, measures.window, tile_sums, within)
+        _add_scores(scores, keys, rows.totals, measures.unit, measures.is_wide, tile_sums)
         pool_rows(tile_sums, measures.unit, rows.pooled)
         merge_moments(rows.block, rows.pooled)
         _merge_row_variances(rows, first, tile_sums, is_first)

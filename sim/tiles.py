@@ -28,10 +28,12 @@ __all__ = [
     "product",
     "squares",
     "transpose",
+    "weights",
     "wide_central_sums",
 ]
 
 TILE = 512  # keys; a multiple of 64, never taken from memory, threads or device
+_SMALL = -60.0  # exponents below it are raised by as much, so that they stay above the least that is taken
 DIRECT_ROWS = 4  # up to so many rows a plain loop beats BLAS, which spends its time packing the columns
 
 
@@ -166,6 +168,17 @@ def exponentials(scores, i, n, extremum, factor, out, at):
     """Write e = 2^(factor (s - extremum)) of :mod:`sim.rows` into row `at` of `out`; `factor` has log2 e in it."""
     for j in range(n):
         out[at, j] = _exponential(factor * (scores[i, j] - extremum))
+
+
+@inner
+def weights(scores, i, n, extremum, factor, inverse, out, at):
+    """Write `inverse` e into row `at` of `out`, small ones too: down to the smallest number of the type, and to 0."""
+    real = scores.dtype.type
+    for j in range(n):
+        y = factor * (scores[i, j] - extremum)
+        is_small = y < real(_SMALL)
+        e = _exponential(y - real(_SMALL) if is_small else y) * (real(2.0**_SMALL) if is_small else real(1))
+        out[at, j] = inverse * e
 
 
 @reduction

@@ -278,6 +278,10 @@ def _find_lengths(x, d_k, lengths):
 
 @inner
 def _subtract_means(x, d_k):
+    # the first component is taken off before, so that nothing is left of equal ones
+    for e in range(d_k - 1, -1, -1):
+        for t in range(x.shape[1]):
+            x[e, t] -= x[0, t]
     total = np.empty(x.shape[1])
     _add_up(x, d_k, total)
     for e in range(d_k):

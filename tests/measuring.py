@@ -1,4 +1,4 @@
-"""Given vectors or raw scores through the kernels, for tests: ``measured(scores, factors)``."""
+"""Drawn or given vectors, or raw scores, through the kernels, for tests: ``measured(scores, factors)``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.draw import padded
+from sim.block import QUERY_TILE, run_blocks
+from sim.draw import LAW_CODES, START, fill, padded
 from sim.given import Given, run_given
-from sim.philox import KEY
+from sim.philox import KEY, QUERY, SCORE
 from sim.plan import Plan, layout, plan
 from sim.rows import (
     EFFECTIVE_KEYS,
@@ -22,8 +23,11 @@ from sim.rows import (
     WEIGHT_MAX,
 )
 from sim.sweep import Sweep
-from sim.tally import BINS, PARTS, Layout
+from sim.tally import BINS, PARTS, Layout, merge_tree
+from sim.tiles import TILE
 from sim.vectors import draw_side, draw_weights
+from sim.views import draw_units, new_units
+from tests import oracle
 
 VALUES = {
     "weight_max": WEIGHT_MAX,
@@ -40,16 +44,85 @@ ROW_FAMILIES = ["weights", "jacobian", "spectrum"]
 
 
 def draw_tokens(made: Plan, own: np.uint32, count: int, trial: int, first: int = 0) -> np.ndarray:
-    """Return vectors of one side, QUERY or KEY, as the block draws them, (tokens, d_k) in float64."""
+    """Return vectors of one side, QUERY or KEY, in the block's tiles from `first` on, (tokens, d_k) in float64."""
     geometry, draw = made.geometry, made.draw
-    side = draw.key if own == KEY else draw.query
-    out = np.empty((padded(geometry.d_k), count), side.numbers.dtype)
-    height = padded(max(draw.query.width, draw.key.width))
-    tokens = np.empty(height * count, side.numbers.dtype)
-    weights = np.empty((height + 1, geometry.d_k if height else 0), side.numbers.dtype)
+    side, step = (draw.key, TILE) if own == KEY else (draw.query, QUERY_TILE)
+    height, real = padded(max(draw.query.width, draw.key.width)), side.numbers.dtype
+    weights = np.empty((height + 1, geometry.d_k if height else 0), real)
     draw_weights(side, own, weights, geometry.d_k, np.uint32(trial), geometry.key)
-    draw_side(side, own, draw.query, draw.pair, geometry.d_k, tokens, weights, out, first, trial, geometry.key)
-    return out[: geometry.d_k].T.astype(float)
+    tiles = []
+    for start in range(first, first + count, step):
+        n = min(step, first + count - start)
+        out, room = np.empty((padded(geometry.d_k), n), real), np.empty(height * n, real)
+        draw_side(side, own, draw.query, draw.pair, geometry.d_k, room, weights, out, start, trial, geometry.key)
+        tiles.append(out[: geometry.d_k].T.astype(float))
+    return np.concatenate(tiles)
+
+
+def draw_standard(made: Plan, law: str, tensor: int, shape: tuple[int, int], trial: int, constants=()) -> np.ndarray:
+    """Return standardised elements as :func:`sim.draw.fill` draws them, of shape (tokens, elements) in float64."""
+    tokens, width = shape
+    real = made.measures.exponents.dtype
+    out = np.empty((padded(width), tokens), real)
+    numbers = np.array([0, 1, *constants, 0, 0, 0][:5], real)
+    fill(LAW_CODES[law], out, START, START, np.uint32(trial), np.uint32(tensor), made.geometry.key, numbers)
+    return out[:width].T.astype(float)
+
+
+def draw_weights_of_units(made: Plan, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return W_q and W_k, (d_k, units), and v, (units,), of additive scores."""
+    geometry, score = made.geometry, made.draw.score
+    room = np.empty(0, score.constants.dtype)
+    units = new_units(score.units, geometry.d_k, 1, 1, room)
+    draw_units(score, np.uint32(trial), geometry.key, units)
+    weights = (units.query_weights[: geometry.d_k], units.key_weights[: geometry.d_k], units.v[0])
+    return tuple(x.astype(float) for x in weights)
+
+
+def draw_scores(made: Plan, trial: int) -> np.ndarray:
+    """Return the raw scores of a trial, (queries, keys), as float64 makes them of what is drawn."""
+    geometry, score = made.geometry, made.draw.score
+    if made.cell.score.kind == "iid":
+        # the counter's four elements are queries, its tokens are keys
+        size = (geometry.n_keys, geometry.n_queries)
+        law = made.cell.score.get("law").kind
+        return draw_standard(made, law, SCORE, size, trial, score.constants[2:]).T
+    query = draw_tokens(made, QUERY, geometry.n_queries, trial)
+    key = draw_tokens(made, KEY, geometry.n_keys, trial)
+    if made.cell.score.kind == "cosine":
+        return oracle.cosine(query, key)
+    if made.cell.score.kind == "additive":
+        return oracle.additive(query, key, *draw_weights_of_units(made, trial))
+    return query @ key.T
+
+
+def run_trials(made: Plan, where: Layout, sample: np.ndarray | None = None, stop: np.ndarray | None = None) -> Given:
+    """Return what the kernels make of all the trials of a cell, and what the rows of the last are worth."""
+    tallies, bins, real = where.empty(made.blocks), where.empty_bins(1), made.measures.exponents.dtype
+    values = run_blocks(
+        0,
+        made.draw,
+        made.geometry,
+        made.visible,
+        made.measures,
+        tallies,
+        bins,
+        np.zeros(made.blocks, np.int64),
+        True,
+        np.empty(0, real) if sample is None else sample,
+        np.zeros(1, np.uint8) if stop is None else stop,
+    )
+    merge_tree(tallies, where.segments)
+    return Given(tallies[0], bins[0], values)
+
+
+def parts_of(found: Given, where: Layout) -> dict[str, np.ndarray]:
+    """Return every part of a tally and of bins, by name."""
+    return {
+        part.name: where.part(found.bins if part.merge == BINS else found.tally, part.name)
+        for part in PARTS
+        if part.name in where
+    }
 
 
 def run_vectors(query, key, factors, change=None, visible=None, **fields) -> tuple[Given, Layout]:
@@ -71,12 +144,7 @@ def run_scores(scores: np.ndarray, factors=(1.0,), **options) -> tuple[Given, La
 
 def measured(scores: np.ndarray, factors=(1.0,), **options) -> dict[str, np.ndarray]:
     """Return every part of the tally and of the bins of given raw scores, by name."""
-    found, where = run_scores(scores, factors, **options)
-    return {
-        part.name: where.part(found.bins if part.merge == BINS else found.tally, part.name)
-        for part in PARTS
-        if part.name in where
-    }
+    return parts_of(*run_scores(scores, factors, **options))
 
 
 def each_row(scores: np.ndarray, factors, **options) -> dict[str, np.ndarray]:

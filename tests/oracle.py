@@ -7,6 +7,7 @@ other weights, so that what a saturated row leaves (its entropy, its Jacobian) i
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -152,6 +153,46 @@ def row_quantities(scores: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+# Score functions and scale rules -----------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """A scale rule in numbers."""
+
+    factor: float
+    log_n: bool = False
+    cap: float = math.inf
+
+
+def cosine(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Return the cosines of queries and keys, (queries, keys); 0 of a vector without length."""
+    lengths = np.linalg.norm(query, axis=1)[:, None] * np.linalg.norm(key, axis=1)
+    return np.divide(query @ key.T, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+
+
+def additive(query: np.ndarray, key: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return v.tanh(W_q q + W_k k), (queries, keys); the weights are (d_k, units)."""
+    return np.array([np.tanh(q @ w_q + key @ w_k) @ v for q in query])
+
+
+def scaled(raw: np.ndarray, rule: Rule, visible=None) -> np.ndarray:
+    """Return cap tanh(factor s / cap) of raw scores (..., queries, keys), the factor times ln of a row's keys."""
+    s = _row_factors(raw, rule, visible) * raw
+    return rule.cap * np.tanh(s / rule.cap) if math.isfinite(rule.cap) else s
+
+
+def slopes(raw: np.ndarray, rule: Rule, visible=None) -> np.ndarray:
+    """Return the derivative of :func:`scaled` by the raw scores."""
+    factors = _row_factors(raw, rule, visible)
+    return factors / np.cosh(np.clip(factors * raw / rule.cap, -350, 350)) ** 2
+
+
+def _row_factors(raw: np.ndarray, rule: Rule, visible) -> np.ndarray:
+    counts = np.full(raw.shape[-2], raw.shape[-1]) if visible is None else np.asarray(visible)
+    factors = rule.factor * (np.log(counts) if rule.log_n else np.ones(len(counts)))
+    return np.broadcast_to(factors[:, None], raw.shape)
+
+
 # Gradients of L = sum g p for standard normal g, one for each weight: E ||A g||^2 is ||A||_F^2 ----------
 
 
@@ -170,6 +211,31 @@ def gradients(query: np.ndarray, key: np.ndarray, factor: float, visible=None) -
         by_query[row] = ((weights[:, None] * (relative - weights @ relative)) ** 2).sum()
     found = {"score": squares.sum(axis=1), "query": by_query, "key": (q**2).sum(axis=1) @ squares}
     return {name: (factor**2 * values).astype(float) for name, values in found.items()}
+
+
+def sloped_gradients(s: np.ndarray, slope: np.ndarray, by_query, by_key) -> dict[str, np.ndarray]:
+    """Return E ||dL/ds||^2 and E ||dL/dq||^2 of every row, and E ||dL/dk||^2 of every key.
+
+    Parameters
+    ----------
+    s : array (rows, keys)
+        Scaled scores, -infinity for keys that a row does not see.
+    slope : array (rows, keys)
+        Of the scaled score by the raw score.
+    by_query, by_key : function row -> array (keys, d)
+        The raw score's derivatives by the row's query and by each key.
+    """
+    by_score, of_queries, of_keys = [], [], np.zeros(s.shape[1])
+    for i, row in enumerate(s):
+        p, _ = softmax(row)
+        squares = (p * sum_of_others(p)) ** 2 + p**2 * sum_of_others(p**2)  # of the rows of J
+        by_scores = np.asarray(slope[i], np.longdouble) ** 2 * squares
+        h = slope[i][:, None] * by_query(i).astype(np.longdouble)
+        h = h - h[p.argmax()]  # J 1 = 0
+        by_score.append(by_scores.sum())
+        of_queries.append(((p[:, None] * (h - p @ h)) ** 2).sum())
+        of_keys += (by_scores * (by_key(i).astype(np.longdouble) ** 2).sum(axis=1)).astype(float)
+    return {"score": np.array(by_score, float), "query": np.array(of_queries, float), "key": of_keys}
 
 
 # Moments -------------------------------------------------------------------------------------------

@@ -221,3 +221,54 @@ def test_a_constant_score_has_no_variance_and_even_weights(precision):
     assert_close(found["score_moments"], [[3000, 7.25, 0, 0, 0], [3000, -3.625, 0, 0, 0]], 1e-15)
     assert_close(found["weight_entropy"], 3 * np.log(1000), 1e-14)
     assert (found["score_row_variance"] == 0).all()
+
+
+# Partners: query i and key i -----------------------------------------------------------------------
+
+
+PARTNER_RULES = [
+    (1.0, oracle.Rule(1.0)),
+    (-0.5, oracle.Rule(-0.5)),
+    (0.0, oracle.Rule(0.0)),
+    ({"kind": "softcap", "cap": 20.0}, oracle.Rule(1.0, cap=20.0)),
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("shape", "causal"),
+    [((5, 9), False), ((300, 700), False), ((700, 300), False), ((300, 700), True), ((600, 600), True)],
+)
+def test_the_weight_of_partners_agrees_with_the_oracle(shape, causal, precision):
+    n_queries, n_keys = shape
+    query, key = scores_of((n_queries, 3), precision), scores_of((n_keys, 3), precision, seed=1)
+    n = min(shape)
+    key[:n] = (key[:n] + 3 * query[:n]).astype(precision)
+    pair = {"kind": "paired", "rho": 0.5}
+    scale = [scale for scale, _ in PARTNER_RULES]
+    found, where = run_vectors(query, key, scale, pair=pair, causal=causal, observables=["weights"])
+    visible = np.arange(n_keys - n_queries + 1, n_keys + 1) if causal else np.full(n_queries, n_keys)
+    close, may_differ = {"float32": (2e-5, 2), "float64": (1e-12, 0)}[precision]
+    for k, (_, rule) in enumerate(PARTNER_RULES):
+        s = oracle.hidden(oracle.scaled(query.astype(float) @ key.T.astype(float), rule, visible), visible)
+        p, _ = oracle.softmax(s)
+        at = np.arange(n)
+        # a partner as good as any is at the top: all are where the factor is 0
+        top = (p[at, at] >= p[at].max(axis=1) * (1 - close / 10)).sum()
+        assert_close(where.part(found.tally, "partner_weight")[k], p[at, at].sum(), close)
+        assert abs(where.part(found.tally, "partner_top")[k] - top) <= may_differ
+        assert where.part(found.tally, "partner_rows")[k] == n
+        assert (top > n / 10) == (rule.factor >= 0)
+
+
+def test_partners_in_lost_rows_do_not_count_and_their_weight_is_rounded():
+    scores = np.full((4, 40), 1.0, np.float32)
+    scores[2, 2] = 1.125
+    pair = {"kind": "paired", "rho": 0.5}
+    unit = np.eye(40, dtype=np.float32)
+    scores[1, 7] = 1e5  # infinite in float16
+    found, where = run_vectors(scores, unit, [1.0, 0.0], pair=pair, precision="float16", observables=["weights"])
+    even, above = float(np.float16(1 / 40)), float(np.float16(np.exp(0.125) / (39 + np.exp(0.125))))
+    np.testing.assert_array_equal(where.part(found.tally, "partner_rows"), [3, 3])
+    np.testing.assert_array_equal(where.part(found.tally, "partner_weight"), [2 * even + above, 3 * even])
+    np.testing.assert_array_equal(where.part(found.tally, "partner_top"), [3, 3])
