@@ -15,7 +15,7 @@ from tests.combinations import combinations
 
 pytestmark = pytest.mark.theory
 
-COUNT = 240
+COUNT = 210
 FALSE_ALARMS = 1e-3
 VARIABLES = [name for name, entry in OBSERVABLES.items() if entry.theory and not entry.dims]
 LEVEL = FALSE_ALARMS / (COUNT * len(VARIABLES))
