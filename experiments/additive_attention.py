@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 SIZES = [16, 64, 256, 1024]
-# v_std = 1 / √units is v_std = 1 with this number as the scale.
-ROOTS = [units**-0.5 for units in SIZES]
 
 
 def _numpy(n: int, size: int) -> dict[str, Callable[[], int]]:
@@ -114,14 +112,19 @@ _SHARED: dict[str, Any] = {
     "trials": 200,
     "n_queries": 32,
     "n_keys": 128,
-    "d_k": SIZES,
     "observables": ["scores", "weights"],
     "threshold": [0.9],
 }
 
+
+def _additive(d_k: Any, units: int) -> Sweep:
+    return Sweep(d_k=d_k, scale=["none", units**-0.5], score={"kind": "additive", "units": units}, **_SHARED)
+
+
 SWEEP = {
-    "additive": Sweep(scale=["none", *ROOTS], score={"kind": "additive", "units": SIZES}, **_SHARED),
-    "dot": Sweep(scale=["none", "sqrt_dk"], **_SHARED),
+    "fixed": _additive(SIZES, 64),
+    **{f"units_{size}": _additive(size, size) for size in SIZES if size != 64},
+    "dot": Sweep(d_k=SIZES, scale=["none", "sqrt_dk"], **_SHARED),
     "time": times,
 }
 
@@ -129,13 +132,14 @@ _TEXT: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "c
 _DOT, _ADDITIVE, _FIXED = 0, 4, 2  # looks
 
 
-def as_many_units(dataset: Dataset, normalized: bool = False) -> Dataset:
-    """Return the cells with units = d_k, along `d_k`: with v_std = 1, or with v_std = 1 / √units."""
+def as_many_units(datasets: Mapping[str, Dataset], normalized: bool = False) -> Dataset:
+    """Return the cells with units = d_k, along `d_k`: with v_std = 1, or 1 / √units, which is the same as a scale."""
     import xarray as xr
 
-    at = dataset["d_k"]
-    rules = [f"{root:g}" if normalized else "none" for root in ROOTS]
-    return dataset.sel(d_k=at, score_units=at, scale=xr.DataArray(rules, coords=[at]))
+    parts = [datasets["fixed"].sel(d_k=64), *(part for name, part in datasets.items() if name.startswith("units"))]
+    names = ["groups", *(name for name in parts[0] if str(name).startswith(("score_std", "score_row", "weight_max")))]
+    plain = [part[names].isel(scale=int(normalized)).drop_vars(["scale", "score"]) for part in parts]
+    return xr.concat(plain, "d_k", coords="minimal", compat="override").sortby("d_k")
 
 
 def with_normal_rows(dataset: Dataset) -> Dataset:
@@ -158,11 +162,11 @@ def _sizes(axes: Axes, words: str) -> None:
 def _draw_spread(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
     from sim import figures
 
-    additive, dot = datasets["additive"], datasets["dot"]
+    dot = datasets["dot"]
     parts = {
-        "raw": (as_many_units(additive), _ADDITIVE),
-        "small": (as_many_units(additive, True), _ADDITIVE),
-        "fixed": (additive.sel(score_units=64, scale="none"), _FIXED),
+        "raw": (as_many_units(datasets), _ADDITIVE),
+        "small": (as_many_units(datasets, True), _ADDITIVE),
+        "fixed": (datasets["fixed"].sel(scale="none"), _FIXED),
         "dot": (dot.sel(scale="none"), _DOT),
         "scaled": (dot.sel(scale="sqrt_dk"), _DOT),
     }
@@ -196,7 +200,7 @@ def _draw_weights(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
         if rule != "none":
             axes.containers[-1][0].set_markerfacecolor("white")
     for normalized in (False, True):
-        part = with_normal_rows(as_many_units(datasets["additive"], normalized))
+        part = with_normal_rows(as_many_units(datasets, normalized))
         figures.points(axes, part, "weight_max", first=_ADDITIVE, theory=False)
         axes.plot(part["d_k"], part["weight_max_limit"], color=figures.look(_ADDITIVE)["color"], ls="--", alpha=0.7)
         if normalized:
@@ -214,7 +218,7 @@ def _draw_times(axes: Axes, dataset: Dataset) -> None:
     """Draw the ratios of times: the median of the turns, and their quartiles."""
     from sim import figures
 
-    looks = {"NumPy": ("NumPy, scores alone", 3, 500), "engine": ("this engine,\ndraws and moments included", 5, 3)}
+    looks = {"NumPy": ("NumPy, scores alone", 3, 250), "engine": ("this engine,\ndraws and moments included", 5, 3)}
     for name, (words, first, height) in looks.items():
         ratio = dataset["ratio"].sel(implementation=name)
         middle = ratio.median("repeat")
@@ -242,5 +246,5 @@ def figure(datasets: Mapping[str, Dataset]) -> Figure:
     _draw_times(axes[2], datasets["time"])
     title = "Additive scores grow with their units as q·k does with $d_k$: it is a small v that scales them, not tanh"
     drawing.suptitle(title, x=0.01, ha="left")
-    figures.stamp(drawing, datasets["additive"])
+    figures.stamp(drawing, datasets["fixed"])
     return drawing

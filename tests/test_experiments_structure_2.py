@@ -90,9 +90,15 @@ def tanh_square(variance: float) -> float:
     return float(weights @ np.tanh(variance**0.5 * nodes) ** 2 / weights.sum())
 
 
+def as_many_units() -> tuple[xr.Dataset, xr.Dataset]:
+    """Return additive scores of d_k units, with v of variance 1, and of variance 1 / d_k."""
+    chosen = own("additive_attention", "as_many_units")
+    return chosen(datasets("additive_attention")), chosen(datasets("additive_attention"), True)
+
+
 def test_as_many_units_as_components_give_scores_that_grow_like_their_root() -> None:
-    additive = dataset("additive_attention", "additive")
-    raw, small = (own("additive_attention", "as_many_units")(additive, is_small) for is_small in (False, True))
+    raw, small = as_many_units()
+    assert list(raw["d_k"].values) == [16, 64, 256, 1024]
     # W's variance is 2 / (d_k + d_k), |q|² + |k|² about 2 d_k: preactivations of variance 2, in long vectors.
     one = tanh_square(2) ** 0.5
     assert one == pytest.approx(0.72, abs=0.005)
@@ -100,24 +106,21 @@ def test_as_many_units_as_components_give_scores_that_grow_like_their_root() -> 
     assert_agrees(small, "score_std", one, rounding=0.005)
 
 
-def test_additive_scores_have_the_exact_spread_and_no_bound_in_the_units() -> None:
-    additive = dataset("additive_attention", "additive")
-    assert_agrees(additive, "score_std", additive["score_std_theory"])
-    fixed = additive.sel(score_units=64, scale="none")
+def test_additive_scores_have_the_exact_spread_bounded_in_the_length_but_not_in_the_units() -> None:
+    (raw, _), fixed = as_many_units(), dataset("additive_attention", "fixed").sel(scale="none")
+    for part in (raw, fixed):
+        assert_agrees(part, "score_std", part["score_std_theory"])
     # Preactivations of variance 4 d_k / (d_k + 64) < 4, however long the vectors.
     assert (ends(fixed, "score_std")[0] <= 8 * tanh_square(4) ** 0.5).all()
-    assert_falls(
-        additive.sel(d_k=1024, scale="none").isel(score_units=slice(None, None, -1)), "score_std", "score_units"
-    )
+    assert_falls(raw.isel(d_k=slice(None, None, -1)), "score_std", "d_k")
 
 
 def test_additive_rows_saturate_with_the_units_unless_v_is_small() -> None:
-    additive, dot = dataset("additive_attention", "additive"), dataset("additive_attention", "dot")
-    raw, small = (own("additive_attention", "as_many_units")(additive, is_small) for is_small in (False, True))
+    (raw, small), dot = as_many_units(), dataset("additive_attention", "dot").sel(scale="none")
     assert_falls(raw.isel(d_k=slice(None, None, -1)), "weight_max", "d_k")
     assert ends(raw, "weight_max")[0].sel(d_k=1024) > 0.8
     assert (ends(small, "weight_max")[1] < 0.05).all()
-    later = ends(raw, "weight_max")[1] < ends(dot, "weight_max")[0].sel(scale="none")
+    later = ends(raw, "weight_max")[1] < ends(dot, "weight_max")[0]
     assert later.sel(d_k=slice(256)).all()
     # Half of the variance is the query's own.
     assert_agrees(raw, "score_row_variance", raw["score_row_variance_limit"], rounding=0.1)
