@@ -256,7 +256,7 @@ UNITS = [
     {"score": "cosine", "query": {"std": 1e3, "mean": 1e3}},
     {"score": {"kind": "additive", "units": 64, "v_std": 100.0}, "scale": 0.01},
     {"key": {"normalize": {"kind": "rms", "gain": 1e4}, "std": 1e-3}, "query": {"std": 1e-4}},
-    {"key": {"std": 1.0, "mean": 90.0}, "query": {"std": 0.01}, "scale": {"kind": "softcap", "cap": 0.5}},
+    {"key": {"std": 1.0, "mean": 90.0}, "query": {"std": 0.01}, "scale": {"kind": "softcap", "cap": 5.0}},
     {"projection": {"init": "he", "d_model": 400}, "key": {"std": 30.0}, "query": {"std": 0.01}},
     {"key": {"std": 0.0, "mean": 100.0, "rotation": {"base": 3}}, "query": {"std": 1e-3}},
     {"precision": "float16", "key": {"std": 100.0}, "query": {"std": 0.01}},

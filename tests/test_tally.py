@@ -12,7 +12,9 @@ from sim.tally import (
     MAXIMUM,
     MINIMUM,
     MOMENTS,
+    PARTNERS,
     PARTS,
+    ROUNDED,
     Layout,
     Node,
     TreeNodes,
@@ -227,4 +229,4 @@ def test_bins_stand_in_a_row_of_their_own():
 
 
 def test_every_part_belongs_to_a_family_that_there_is():
-    assert {part.family for part in PARTS} == {None, *FAMILIES}
+    assert {part.family for part in PARTS} == {None, *FAMILIES, PARTNERS, ROUNDED}
