@@ -13,7 +13,7 @@ import xarray as xr
 
 import sim
 from sim.dataset import is_current, read, write
-from sim.observables import OBSERVABLES
+from sim.observables import OBSERVABLES, observed
 from sim.tally import FAMILIES
 
 CELLS = {"d_k": [4, 16], "n_queries": 8, "n_keys": 12, "trials": 40}
@@ -45,9 +45,13 @@ def test_both_counts_are_coordinates_however_they_were_given(n_tokens):
         assert dataset[name].values.tolist() == n_tokens
 
 
+def sweep_of(dataset):
+    return sim.Sweep(**json.loads(dataset.attrs["sweep"]))
+
+
 def test_every_estimate_has_an_error_a_theory_and_says_what_it_is(dataset):
-    for name, entry in OBSERVABLES.items():
-        variable = dataset[name]
+    for name in observed(sweep_of(dataset)):
+        entry, variable = OBSERVABLES[name], dataset[name]
         assert variable.attrs["definition"]
         assert variable.attrs["units"]
         dims = ("scale", *entry.dims) if entry.has_scale else entry.dims

@@ -10,6 +10,7 @@ import sim
 from sim.estimates import Tallies, jackknife, rate_error
 from sim.plan import layout, plan
 from sim.quantiles import medians, per_scale, quantiles, scaled_edges, shares
+from sim.scales import Rule
 from sim.sizes import SIZE_BINS, size_edges
 from tests import oracle
 
@@ -196,7 +197,8 @@ def test_shares_add_up_to_one_and_edges_follow_the_rule(random):
     np.testing.assert_allclose(shares(counts).sum(-1), 1)
     factors = np.array([1.0, -0.5, 0.0])
     edges = np.array([-1.0, 0.0, 3.0])
-    np.testing.assert_array_equal(scaled_edges(edges, factors), [[-1, 0, 3], [-1.5, 0, 0.5], [0, 0, 0]])
+    rules = [Rule(factor) for factor in factors]
+    np.testing.assert_array_equal(scaled_edges(edges, rules), [[-1, 0, 3], [-1.5, 0, 0.5], [0, 0, 0]])
     np.testing.assert_array_equal(per_scale(counts, factors)[:, 1], counts[:, ::-1])
 
 

@@ -12,10 +12,14 @@ from sim.cli import app
 from sim.dataset import read
 from sim.errors import InputError
 from sim.measuring import measure
-from sim.observables import OBSERVABLES
+from sim.observables import OBSERVABLES, observed
+from sim.sweep import Sweep
 from sim.tally import FAMILIES
 from sim.tiles import TILE
 from tests import oracle
+
+# All but those that only some sweeps have: of pairs, and of types that are rounded to.
+MEASURED = observed(Sweep(d_k=1, n_tokens=1, observables=FAMILIES))
 
 SCALES = ("none", "sqrt_dk", "dk", -1.0, 0.0, 3.0)
 RELATIVE = {"float64": 1e-10, "float32": 2e-4}
@@ -67,7 +71,7 @@ def check(query, key, precision="float64", causal=False, scale=SCALES, **toleran
     relative = tolerance.get("relative", RELATIVE[precision])
     for i, factor in enumerate(found["scale_factor"].values):
         values, seen = expected(query, key, factor, found, causal)
-        assert {*values, "score_histogram"} == {*OBSERVABLES}
+        assert {*values, "score_histogram"} == set(MEASURED)
         size = max(1, abs(seen).max() * abs(factor))
         for name, value in values.items():
             given = found[name].values[i] if "scale" in found[name].dims else found[name].values
@@ -162,7 +166,7 @@ def test_a_large_common_bias_of_the_keys_changes_neither_weights_nor_gradients(p
     families = ["weights", "jacobian", "spectrum", "gradients"]
     found = measure(query, key, precision=precision, observables=families)
     centred = measure(query, key - key.mean(axis=0), observables=families)
-    for name in OBSERVABLES:
+    for name in MEASURED:
         if name in centred and not name.endswith("_rate"):
             np.testing.assert_allclose(found[name], centred[name], relative, err_msg=name)
 
@@ -200,7 +204,7 @@ def test_repeating_gives_the_same_bits_and_families_left_out_change_none():
         assert_same(measure(query, key, precision=precision), found)
         for family in FAMILIES:
             alone = measure(query, key, precision=precision, observables=[family])
-            wanted = {name for name, entry in OBSERVABLES.items() if entry.family == family}
+            wanted = {name for name in MEASURED if OBSERVABLES[name].family == family}
             assert set(alone.data_vars) - {"scale_factor", "score_bin_edge", "overflowed_rows"} == wanted
             for name in alone.data_vars:
                 np.testing.assert_array_equal(alone[name], found[name], err_msg=name)
@@ -241,9 +245,9 @@ def test_the_dataset_says_what_it_holds():
     assert list(found["dtype"].values) == ["float16", "float32"]
     np.testing.assert_allclose(found["score_bin_edge"].sel(scale="0.125"), np.linspace(-1, 1, 5) / 8)
     assert found.sizes["bin"] == 6
-    for name, entry in OBSERVABLES.items():
+    for name in MEASURED:
         attrs = found[name].attrs
-        assert attrs["units"] == entry.units
+        assert attrs["units"] == OBSERVABLES[name].units
         assert attrs["long_name"]
         assert "ancillary_variables" not in attrs
         assert not {"trials", "theory's", "bins", "error"} & {*attrs["definition"].replace(";", "").split()}, name
@@ -299,7 +303,7 @@ def test_where_every_row_overflows_all_is_blank(precision, large):
     with pytest.warns(RuntimeWarning, match="^6 of 6 rows"):
         found = measure(large * normal(6, 4), 1e10 * normal(7, 4), precision=precision)
     assert found["overflowed_rows"] == 6
-    for name in OBSERVABLES:
+    for name in MEASURED:
         assert np.isnan(found[name]).all(), name
     assert {*found.data_vars} == {*measure(normal(6, 4), normal(7, 4)).data_vars}
 
@@ -310,7 +314,7 @@ def test_causal_rows_before_a_key_that_overflows_are_kept():
     with pytest.warns(RuntimeWarning, match="^2 of 6 rows"):
         found = measure(query, key, causal=True, precision="float32")
     rest = measure(query[:4], key[:4], causal=True, precision="float32")
-    for name in OBSERVABLES:
+    for name in MEASURED:
         if name != "gradient_key":  # over all keys
             np.testing.assert_allclose(found[name], rest[name], 1e-5, err_msg=name)
 
