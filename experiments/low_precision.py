@@ -11,10 +11,11 @@ Prediction
     are lost from elements of standard deviation 30 on. A scale that comes before the product puts that off to √√d_k =
     4 times as large elements, in Q alone or d_k^(−1/4) on both sides alike: the products are the same. bfloat16 has the
     range of float32, and loses no row.
-    Weights below 2^−25 are 0 in float16. Unscaled scores spread by √d_k, so that nearly all weights get there, and of
-    the rows whose two largest scores are more than 17 apart the whole Jacobian is 0: half of them at d_k = 4096. There
-    the gradient does vanish, and a larger loss scale does not bring it back. The scale cures that; subtracting the
-    maximum does not.
+    Weights below 2^−25 are 0 in float16. Unscaled scores spread by √d_k, so that nearly all weights get there, and
+    where the two largest scores are more than 17 apart the row's whole Jacobian is 0: in half of the rows at d_k =
+    4096. There the gradient does vanish, and a larger loss scale does not bring it back. In bfloat16 weights vanish
+    below 2^−134, 93 apart: most weights at that length, and one Jacobian in a hundred. The scale cures that;
+    subtracting the maximum does not.
     Neither cures what a large common part does. A mean of the keys adds the same to all scores of a row, which softmax
     does not see; but rounded to steps of 2^−10 (float16) or 2^−7 (bfloat16) of it, the scores' differences drown. The
     rounding adds step²/12 to the variance within a row while the step is not far above the spread: around 32 000
@@ -54,11 +55,11 @@ SWEEP = {
     "bfloat16": Sweep(precision="bfloat16", vectors={"law": "gaussian", "std": [20, 64, 112, 320]}, **_LARGE),
     "d_k": Sweep(
         d_k=[4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
-        precision="float16",
+        precision=["float16", "bfloat16"],
         scale=["none", "sqrt_dk"],
         vectors={"law": "gaussian"},
-        observables=["weights", "jacobian", "numerics"],
-        trials=200,
+        observables=["numerics"],
+        trials=150,
         **_SHARED,
     ),
     "key_mean": Sweep(
@@ -74,7 +75,7 @@ SWEEP = {
 }
 
 INFINITE = 65520.0  # the smallest number that rounds to infinity in float16
-APART = 25 * math.log(2)  # weights below 2^-25 are 0 in float16
+SMALLEST = {"float16": -25, "bfloat16": -134}  # weights below this power of two are 0
 _BITS = {"float16": 11, "bfloat16": 8}  # of a significand, the leading one included
 _LOOKS = {"float16": 0, "bfloat16": 4, "float32": 2}
 _TEXT: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center"}
@@ -99,17 +100,18 @@ def lost_rows(d: int, n: int, std: float) -> float:
     return float(-np.expm1(n * inside) @ weights)
 
 
-def zero_jacobians(d: int, n: int, factor: float) -> float:
-    """Return the probability that the largest of a row's n scaled scores lies more than :data:`APART` above all others.
+def zero_jacobians(precision: str, d: int, n: int) -> float:
+    """Return the probability that the largest of a row's n raw scores is so far above all others that these weigh 0.
 
-    n ∫ φ(z) Φ(z − APART / σ)^(n−1) dz, averaged over σ = factor ‖q‖.
+    n ∫ φ(z) Φ(z − g / σ)^(n−1) dz, averaged over σ = ‖q‖, with e^−g the smallest weight that is not 0.
     """
     from scipy.special import log_ndtr
 
     norms, weights = _row_law(d)
     z = np.linspace(-9, 40, 4901)
     density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    others = np.exp((n - 1) * log_ndtr(z[:, None] - APART / (factor * norms)))
+    apart = -SMALLEST[precision] * math.log(2)
+    others = np.exp((n - 1) * log_ndtr(z[:, None] - apart / norms))
     return float(n * (z[1] - z[0]) * density @ others @ weights)
 
 
@@ -174,22 +176,26 @@ def _draw_zeros(axes: Axes, dataset: Dataset) -> None:
     from sim import figures
 
     n, lengths = dataset["n_keys"].item(), dataset["d_k"].values
-    figures.points(axes, dataset, "weight_zero_rate", first=5, scale="none", theory=False, joined=True)
     grid = np.unique(np.geomspace(lengths[0], lengths[-1], 60).astype(int))
-    shape = figures.look(0)
-    axes.plot(grid, [zero_jacobians(int(d), n, 1.0) for d in grid], color=shape["color"], alpha=0.7)
-    figures.points(axes, dataset, "jacobian_zero_rate", first=0, scale="none", theory=False)
+    for precision, first in (("float16", 0), ("bfloat16", 4)):
+        chosen: dict[str, Any] = {"precision": precision, "theory": False, "first": first}
+        figures.points(axes, dataset, "jacobian_zero_rate", scale="none", **chosen)
+        exact = [zero_jacobians(precision, int(d), n) for d in grid]
+        axes.plot(grid, exact, color=figures.look(first)["color"], alpha=0.7)
+        figures.points(axes, dataset, "weight_zero_rate", scale="none", joined=True, **chosen)
+        axes.containers[-1][0].set_markerfacecolor("white")
     for variable in ("weight_zero_rate", "jacobian_zero_rate"):
-        figures.points(axes, dataset, variable, first=1, scale="sqrt_dk", theory=False)
-    words = {"weights that\nare 0": (14, 0.72), "rows whose whole\nJacobian is 0": (190, 0.42)}
-    words |= {"divided by √$d_k$: none": (128, -0.07)}
+        figures.points(axes, dataset, variable, first=1, scale="sqrt_dk", precision="float16", theory=False)
+    words = {"float16:\nweights that\nare 0": (10, 0.62), "bfloat16:\nweights\nthat are 0": (340, 0.66)}
+    words |= {"rows whose whole\nJacobian is 0": (120, 0.22), "bfloat16": (2300, 0.055)}
+    words |= {"divided by √$d_k$: none": (32, -0.07)}
     for text, at in words.items():
         axes.annotate(text, at, (0, 0), **_TEXT)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, lengths.astype(str), fontsize=8.5)
     axes.set(xlabel="vector length $d_k$, elements of size 1", ylabel="share  (%)")
     figures.percent(axes, -0.14, 1.03)
-    axes.set_title("float16, not scaled: gradients of exactly 0")
+    axes.set_title("Not scaled: weights and gradients of exactly 0")
 
 
 def shifted(dataset: Dataset, precision: str) -> Dataset:

@@ -115,10 +115,10 @@ def test_bfloat16_loses_no_row() -> None:
     assert (dataset("low_precision", "bfloat16")["row_overflow_rate"] == 0).all()
 
 
-def test_unscaled_weights_and_jacobians_of_float16_are_exactly_0() -> None:
+def test_unscaled_weights_and_jacobians_are_exactly_0() -> None:
     longer, own = dataset("low_precision", "d_k"), module("low_precision")
-    unscaled = longer.sel(scale="none")
-    exact = np.array([own.zero_jacobians(int(d), 128, 1.0) for d in unscaled["d_k"].values])
+    unscaled = longer.sel(scale="none", precision="float16")
+    exact = np.array([own.zero_jacobians("float16", int(d), 128) for d in unscaled["d_k"].values])
     assert exact[-1] == pytest.approx(0.485, abs=0.01)
     # the scores are rounded too, by a part in a thousand of the distance that decides
     assert_agrees(unscaled.isel(d_k=usual(exact)), "jacobian_zero_rate", exact[usual(exact)], rounding=0.005)
@@ -126,6 +126,20 @@ def test_unscaled_weights_and_jacobians_of_float16_are_exactly_0() -> None:
     assert_falls(unscaled.isel(d_k=slice(None, 1, -2)), "weight_zero_rate", "d_k")
     for variable in ("jacobian_zero_rate", "weight_zero_rate"):
         assert (longer[variable].sel(scale="sqrt_dk") == 0).all()
+
+
+def test_fewer_are_0_in_bfloat16() -> None:
+    unscaled = dataset("low_precision", "d_k").sel(scale="none", precision="bfloat16")
+    assert own_bfloat16_rate() == pytest.approx(0.0095, abs=0.0005)
+    assert unscaled["jacobian_zero_rate"].sel(d_k=4096) == pytest.approx(own_bfloat16_rate(), abs=0.008)
+    assert (unscaled[["jacobian_zero_rate", "weight_zero_rate"]].sel(d_k=slice(None, 64)) == 0).to_array().all()
+    low, high = ends(unscaled, "weight_zero_rate")
+    assert low.sel(d_k=4096) > 0.8
+    assert high.sel(d_k=256) < 0.01
+
+
+def own_bfloat16_rate() -> float:
+    return module("low_precision").zero_jacobians("bfloat16", 4096, 128)
 
 
 def test_a_common_shift_adds_the_noise_of_rounding() -> None:
