@@ -515,6 +515,7 @@ def test_a_label_reads_back(given):
 
 
 def test_a_parameter_by_name():
-    assert Choice("ar1", (("rho", 0.5),)).get("rho") == 0.5
-    with pytest.raises(KeyError):
-        Choice("none").get("rho")
+    choice = Choice("ar1", (("rho", 0.5),))
+    assert choice.get("rho") == 0.5
+    assert choice.get("df", 7) == 7
+    assert choice.get("df") is None
