@@ -9,10 +9,10 @@ Prediction
     tanh bounds each unit, not their sum: the variance is d_a v_std² E tanh²(z). It does not grow with d_k once the
     units are fixed, nor with the size of q and k beyond a unit's saturation, and there the argument holds. But with
     v_std = 1 it grows like the number of units, just as that of q·k grows like d_k: with d_a = d_k the scores' standard
-    deviation is 0.69 √d_k, and unscaled rows saturate too, if later: half of the variance is the query's own, and the
-    same for all keys. What keeps additive scores small is v: of variance 1 / d_a, as initialisations make it, the
-    division by √d_a is there already, hidden in the parameters. As for time, n² d_a values of tanh take the place of
-    one product of matrices.
+    deviation is 0.72 √d_k, and unscaled rows saturate too, if later: half of the variance is the query's own, and the
+    same for all keys. What keeps additive scores small is v: with a variance of about 1 / d_a, as initialisations give
+    it, the division by √d_a is there already, hidden in the parameters. As for time, n² d_a values of tanh take the
+    place of one product of matrices.
 
 Sources
     B11 (no scale is needed, because tanh is bounded), B13 (dot products are chosen for speed: one matrix product) and
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 SIZES = [16, 64, 256, 1024]
-# v_std = 1 / √units is v_std = 1 with this number as the scale.
-ROOTS = [units**-0.5 for units in SIZES]
 
 
 def _numpy(n: int, size: int) -> dict[str, Callable[[], int]]:
@@ -53,9 +51,10 @@ def _numpy(n: int, size: int) -> dict[str, Callable[[], int]]:
     v = random.standard_normal(size, np.float32)
 
     def dot() -> int:
-        for _ in range(10):
+        often = 10_000 // size  # one alone is over too soon to be timed
+        for _ in range(often):
             Q @ K.T
-        return 10
+        return often
 
     def additive() -> int:
         for q in Q:
@@ -87,7 +86,7 @@ def times(quick: bool) -> Dataset:
 
     from sim.dataset import versions
 
-    n, repeats, work = 128, (3 if quick else 7), (10 if quick else 1)
+    n, repeats, work = 128, (3 if quick else 5), (10 if quick else 1)
     kinds = ["dot", "additive"]
     seconds = np.empty((2, len(kinds), len(SIZES), repeats))
     with threadpool_limits(1):
@@ -113,14 +112,19 @@ _SHARED: dict[str, Any] = {
     "trials": 200,
     "n_queries": 32,
     "n_keys": 128,
-    "d_k": SIZES,
     "observables": ["scores", "weights"],
     "threshold": [0.9],
 }
 
+
+def _additive(d_k: Any, units: int) -> Sweep:
+    return Sweep(d_k=d_k, scale=["none", units**-0.5], score={"kind": "additive", "units": units}, **_SHARED)
+
+
 SWEEP = {
-    "additive": Sweep(scale=["none", *ROOTS], score={"kind": "additive", "units": SIZES}, **_SHARED),
-    "dot": Sweep(scale=["none", "sqrt_dk"], **_SHARED),
+    "fixed": _additive(SIZES, 64),
+    **{f"units_{size}": _additive(size, size) for size in SIZES if size != 64},
+    "dot": Sweep(d_k=SIZES, scale=["none", "sqrt_dk"], **_SHARED),
     "time": times,
 }
 
@@ -128,13 +132,14 @@ _TEXT: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "c
 _DOT, _ADDITIVE, _FIXED = 0, 4, 2  # looks
 
 
-def as_many_units(dataset: Dataset, normalized: bool = False) -> Dataset:
-    """Return the cells with units = d_k, along `d_k`: with v_std = 1, or with v_std = 1 / √units."""
+def as_many_units(datasets: Mapping[str, Dataset], normalized: bool = False) -> Dataset:
+    """Return the cells with units = d_k, along `d_k`: with v_std = 1, or 1 / √units, which is the same as a scale."""
     import xarray as xr
 
-    at = dataset["d_k"]
-    rules = [f"{root:g}" if normalized else "none" for root in ROOTS]
-    return dataset.sel(d_k=at, score_units=at, scale=xr.DataArray(rules, coords=[at]))
+    parts = [datasets["fixed"].sel(d_k=64), *(part for name, part in datasets.items() if name.startswith("units"))]
+    names = ["groups", *(name for name in parts[0] if str(name).startswith(("score_std", "score_row", "weight_max")))]
+    plain = [part[names].isel(scale=int(normalized)).drop_vars(["scale", "score"]) for part in parts]
+    return xr.concat(plain, "d_k", coords="minimal", compat="override").sortby("d_k")
 
 
 def with_normal_rows(dataset: Dataset) -> Dataset:
@@ -157,11 +162,11 @@ def _sizes(axes: Axes, words: str) -> None:
 def _draw_spread(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
     from sim import figures
 
-    additive, dot = datasets["additive"], datasets["dot"]
+    dot = datasets["dot"]
     parts = {
-        "raw": (as_many_units(additive), _ADDITIVE),
-        "small": (as_many_units(additive, True), _ADDITIVE),
-        "fixed": (additive.sel(score_units=64, scale="none"), _FIXED),
+        "raw": (as_many_units(datasets), _ADDITIVE),
+        "small": (as_many_units(datasets, True), _ADDITIVE),
+        "fixed": (datasets["fixed"].sel(scale="none"), _FIXED),
         "dot": (dot.sel(scale="none"), _DOT),
         "scaled": (dot.sel(scale="sqrt_dk"), _DOT),
     }
@@ -195,13 +200,13 @@ def _draw_weights(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
         if rule != "none":
             axes.containers[-1][0].set_markerfacecolor("white")
     for normalized in (False, True):
-        part = with_normal_rows(as_many_units(datasets["additive"], normalized))
+        part = with_normal_rows(as_many_units(datasets, normalized))
         figures.points(axes, part, "weight_max", first=_ADDITIVE, theory=False)
         axes.plot(part["d_k"], part["weight_max_limit"], color=figures.look(_ADDITIVE)["color"], ls="--", alpha=0.7)
         if normalized:
             axes.containers[-1][0].set_markerfacecolor("white")
     axes.annotate("q·k", (64, dot["weight_max"].sel(d_k=64, scale="none").item()), (-14, 10), **_TEXT)
-    axes.annotate("additive,\nv of variance 1", (256, 0.6), (22, -28), **_TEXT)
+    axes.annotate("additive, v of\nvariance 1 (dashed:\nnormal rows)", (256, 0.58), (22, -32), **_TEXT)
     axes.annotate("both divided by the\nroot of their size", (128, 0.1), (0, 14), **_TEXT)
     _sizes(axes, "$d_k$, and as many units")
     axes.set(ylabel="largest weight of a row  (%)")
@@ -210,20 +215,20 @@ def _draw_weights(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
 
 
 def _draw_times(axes: Axes, dataset: Dataset) -> None:
-    """Draw the ratios of times: the median of the turns, and bars from the least to the greatest."""
+    """Draw the ratios of times: the median of the turns, and their quartiles."""
     from sim import figures
 
-    looks = {"NumPy": ("NumPy, scores alone", 3, 500), "engine": ("this engine,\ndraws and moments included", 5, 3)}
+    looks = {"NumPy": ("NumPy, scores alone", 3, 250), "engine": ("this engine,\ndraws and moments included", 5, 3)}
     for name, (words, first, height) in looks.items():
         ratio = dataset["ratio"].sel(implementation=name)
         middle = ratio.median("repeat")
-        ends = np.abs(np.stack([ratio.min("repeat"), ratio.max("repeat")]) - middle.values)
+        ends = np.abs(ratio.quantile([0.25, 0.75], "repeat") - middle)
         shape = figures.look(first)
         axes.errorbar(ratio["size"], middle, yerr=ends, color=shape["color"], marker=shape["marker"], lw=1)
         axes.annotate(words, (128, height), (0, 0), **_TEXT)
     axes.axhline(1, color="black", lw=1, ls=":")
     axes.annotate("as long", (16, 1), (6, 8), **_TEXT)
-    axes.annotate("bars: least to greatest of the turns", (1400, 1), (-2, -9), fontsize=8, **{**_TEXT, "ha": "right"})
+    axes.annotate("bars: quartiles of the turns", (1400, 1), (-2, -9), fontsize=8, **{**_TEXT, "ha": "right"})
     _sizes(axes, "$d_k$, and as many units")
     axes.set(yscale="log", ylabel="time of additive scores / of q·k", ylim=(0.6, 1500))
     axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
@@ -241,5 +246,5 @@ def figure(datasets: Mapping[str, Dataset]) -> Figure:
     _draw_times(axes[2], datasets["time"])
     title = "Additive scores grow with their units as q·k does with $d_k$: it is a small v that scales them, not tanh"
     drawing.suptitle(title, x=0.01, ha="left")
-    figures.stamp(drawing, datasets["additive"])
+    figures.stamp(drawing, datasets["fixed"])
     return drawing

@@ -9,11 +9,11 @@ Prediction
     The variance exists only above 2 degrees of freedom, where the law is standardised; at 2 and below its scale is 1,
     and the running estimate jumps whenever a larger element comes in, by orders of magnitude, and never settles. Up to
     4 the variance exists but the error of its estimate does not: there are no error bars, and at 2.5 the estimate is
-    well below the truth after millions of scores. √d_k is the scale as long as a central limit theorem holds. At ν < 2
-    the sum of d_k products grows like (d_k ln d_k)^(1/ν), and the scores' size escapes √d_k. A common magnitude is not
-    summed over: given it, the components are Gaussian, so that √d_k keeps the quartile at every ν, even at 1, where
-    there is no mean; but then longer vectors do not thin the tails either. Without a variance one key takes most rows,
-    although they are divided by √d_k.
+    still a tenth off, mostly below, after millions of scores. √d_k is the scale as long as a central limit theorem
+    holds. At ν < 2 the sum of d_k products grows like (d_k ln d_k)^(1/ν), and the scores' size escapes √d_k. A common
+    magnitude is not summed over: given it, the components are Gaussian, so that √d_k keeps the quartile at every ν,
+    even at 1, where there is no mean; but then longer vectors do not thin the tails either. Without a variance one key
+    takes most rows, although they are divided by √d_k.
 
 Sources
     B1 and B8 (variance d_k, 1 after scaling: both assume that the variance exists), A13 (components are not so

@@ -181,7 +181,7 @@ def _draw_weights(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
     axes.annotate("the same divided by their std √tr M;\nin the keys alone", (7, 0.02), (0, 0), **_TEXT)
     _factors(axes)
     axes.set(ylabel="largest weight of a row", ylim=(-0.03, 0.72))
-    axes.set_title("Rows saturate, unless divided by their own std")
+    axes.set_title("Rows saturate, as the scale is wrong")
 
 
 def figure(datasets: Mapping[str, Dataset]) -> Figure:

@@ -192,7 +192,9 @@ def figure(datasets: Mapping[str, Dataset]) -> Figure:
     _draw_heads(axes[0], by_its_rule(datasets["heads"]))
     _draw_squares(axes[1], squares(datasets))
     _draw_layer(axes[2], datasets["layer"])
-    title = "Xavier gives scores of variance 1 only if $d_k$ = $d_{model}$: it is a compromise between both ways"
+    title = (
+        "Xavier gives scores of variance 1 only if $d_k$ = $d_{model}$, and keeps both variances only in a square layer"
+    )
     drawing.suptitle(title, x=0.01, ha="left")
     figures.stamp(drawing, datasets["heads"])
     return drawing

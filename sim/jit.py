@@ -139,13 +139,14 @@ _COMPILING = threading.Lock()
 
 
 def _mark(precision: str) -> Path:
-    processor = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {platform.machine()}"
-    digest = hashlib.blake2b(processor.encode(), digest_size=4).hexdigest()
+    # Numba keeps the kernels by the place of their sources, too.
+    place = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {platform.machine()} {PACKAGE}"
+    digest = hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
     return Path(numba.config.CACHE_DIR) / f"{precision}-{digest}-{sys.implementation.cache_tag}.compiled"
 
 
 def is_compiled(precision: str) -> bool:
-    """Return whether the kernels of one precision are in the cache, for this processor and this Python."""
+    """Return whether the kernels of one precision are in the cache, for this processor, this Python and this copy of the sources."""
     return _mark(precision).exists()
 
 

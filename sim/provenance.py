@@ -12,7 +12,17 @@ __all__ = ["GIVEN", "PACKAGE", "PRESENTATION", "code_digest", "kernel_digest"]
 PACKAGE = Path(__file__).parent
 # What only shows or starts things: an edit here changes no number, so it makes no dataset stale.
 PRESENTATION = frozenset(
-    {"__init__.py", "__main__.py", "cli.py", "experiments.py", "figures.py", "fits.py", "meter.py", "show.py"}
+    {
+        "__init__.py",
+        "__main__.py",
+        "cli.py",
+        "experiments.py",
+        "figures.py",
+        "fits.py",
+        "meter.py",
+        "running.py",
+        "show.py",
+    }
 )
 # What measures given vectors and draws none: no stored dataset of a sweep depends on it.
 GIVEN = frozenset({"arrays.py", "given.py", "measuring.py"})

@@ -237,7 +237,7 @@ def test_unscaled_ever_more_rows_vanish() -> None:
 
 
 def test_a_mean_of_the_keys_widens_the_scores_but_no_row() -> None:
-    scaled = own("nonzero_mean", "with_mean_square")(dataset("nonzero_mean")).sel(scale="sqrt_dk")
+    scaled = own("nonzero_mean", "with_mean_square")(dataset("nonzero_mean", "plain")).sel(scale="sqrt_dk")
     q, k = scaled["query_mean"], scaled["key_mean"]
     assert_agrees(scaled, "score_mean", 8 * q * k)
     assert_agrees(scaled, "score_variance", 1 + q**2 + k**2)
@@ -246,7 +246,7 @@ def test_a_mean_of_the_keys_widens_the_scores_but_no_row() -> None:
 
 
 def test_a_mean_of_the_keys_changes_no_weight_and_one_of_the_queries_does() -> None:
-    scaled = dataset("nonzero_mean").sel(scale="sqrt_dk")
+    scaled = dataset("nonzero_mean", "plain").sel(scale="sqrt_dk")
     for variable in ("weight_max", "weight_effective_keys"):
         others, none = scaled.sel(key_mean=slice(0.5, None)), scaled.sel(key_mean=0)
         se = np.hypot(others[f"{variable}_se"], none[f"{variable}_se"])

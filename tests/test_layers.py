@@ -14,12 +14,13 @@ PACKAGE = Path(sim.__file__).parent
 # From the top down. A module may import those of its own floor (but in no circle) and of lower ones.
 FLOORS = [
     ["__main__", "cli"],
-    ["experiments", "figures", "fits", "meter", "show"],
+    ["experiments", "figures", "fits", "meter", "running", "show"],
     ["engine", "measuring"],
-    ["dataset", "observables", "quantiles", "estimates", "cpu"],
+    ["dataset", "observables", "score_observables", "row_observables", "observable", "quantiles", "estimates", "cpu"],
     [
         "plan",
         "given",
+        "first_scores",
         "block",
         "stream",
         "finish",
