@@ -124,9 +124,7 @@ def _find_norms(tile, d_k, norms):
     for e in range(d_k):
         for t in range(norms.shape[0]):
             norms[t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
-    for t in range(
-        norms.shape[0]
-    ):  # what is infinite moves no score that is not: its slope is 0, and so is the product
+    for t in range(norms.shape[0]):  # an infinite vector moves no score that is finite: its slope is 0
         norms[t] = norms[t] if math.isfinite(norms[t]) else 0.0
 
 

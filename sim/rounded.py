@@ -6,7 +6,7 @@ sum of p^r over the others, J = diag(p) - p p' has tr J = p_1 (1 - p_1) + S_1 - 
 
     ||J||_F^2 = p_1^2 (1 - p_1)^2 + S_2 - 2 S_3 + S_4 + 2 p_1^2 S_2 + (S_2^2 - S_4).
 
-The weights need not sum to 1.
+The weights need not sum to 1. Gradients and the largest eigenvalue are those of the weights before they are rounded.
 """
 
 from __future__ import annotations

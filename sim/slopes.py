@@ -13,7 +13,8 @@ saturated row: with P2 = sum c^2 e^2 and P3 = sum c^2 e^3 the first is
 
 and the second with c^2 ||d s / d k||^2 in the place of c^2. For a dot product d s_j / d q = k_j; for the cosine it is
 (k_j / ||k_j|| - s_j q / ||q||) / ||q||, what is left of the key across the query; for additive scores W_q times the
-slopes of the units.
+slopes of the units. With slopes that differ a mean of all h matters, so that it is not taken off: the last of the three
+errs by some 40 roundings of ||h||^2.
 """
 
 from __future__ import annotations

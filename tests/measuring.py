@@ -43,6 +43,14 @@ VALUES = {
 ROW_FAMILIES = ["weights", "jacobian", "spectrum"]
 
 
+def planned(**fields) -> tuple[Plan, Layout]:
+    """Return the plan and the layout of a sweep of one cell."""
+    sweep = Sweep(**fields)
+    (cell,) = sweep.cells
+    where = layout(sweep)
+    return plan(sweep, cell, where), where
+
+
 def draw_tokens(made: Plan, own: np.uint32, count: int, trial: int, first: int = 0) -> np.ndarray:
     """Return vectors of one side, QUERY or KEY, in the block's tiles from `first` on, (tokens, d_k) in float64."""
     geometry, draw = made.geometry, made.draw

@@ -14,7 +14,7 @@ import sim
 from sim.philox import KEY, QUERY
 from sim.plan import layout, plan
 from tests import oracle
-from tests.measuring import VALUES, draw_tokens, parts_of, run_trials, run_vectors
+from tests.measuring import VALUES, draw_tokens, parts_of, planned, run_trials, run_vectors
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 FAMILIES = ["scores", "weights", "jacobian", "numerics"]
@@ -204,6 +204,18 @@ def test_a_row_that_overflows_late_is_left_out_from_the_start(kind):
         assert (found.values[:, at, 0] == 0).all(), name
 
 
+def test_a_trial_without_a_row_left_has_no_extremes():
+    query, key = np.full((3, 1), 300.0, np.float32), np.full((20, 1), -300.0, np.float32)
+    found, where = run_vectors(query, key, [1.0, -1.0], precision="float16", observables=FAMILIES)
+    parts = parts_of(found, where)
+    np.testing.assert_array_equal(parts["lost_rows"], [3, 3])
+    np.testing.assert_array_equal(parts["score_min"], [np.inf, np.inf])  # as they begin
+    np.testing.assert_array_equal(parts["score_max"], [-np.inf, -np.inf])
+    assert np.isnan(parts["score_trial_max"]).all()
+    for name in ("score_moments", "weight_max", "jacobian_trace", "rounded_weights", "zero_jacobians", "vanished"):
+        assert (parts[name] == 0).all(), name
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_infinite_vectors_are_lost_and_disturb_no_other_row(causal):
     """Elements beyond float16's range: of causal rows, those before such a key have all they had without it."""
@@ -250,9 +262,7 @@ def test_a_drawn_cell_is_rounded_alike():
     """Elements of two values of 11 digits each: their products are exact."""
     fields = {"d_k": 4, "n_queries": 20, "n_keys": 30, "precision": "float16", "observables": FAMILIES, **LEVELS}
     sides = {name: {"law": "rademacher", "mean": 0.1} for name in ("query", "key")}
-    sweep = sim.Sweep(**fields, **sides, trials=1, scale=["none", 0.7, "sqrt_dk"])
-    where = layout(sweep)
-    made = plan(sweep, sweep.cells[0], where)
+    made, where = planned(**fields, **sides, trials=1, scale=["none", 0.7, "sqrt_dk"])
     found = run_trials(made, where)
     query, key = draw_tokens(made, QUERY, 20, 0), draw_tokens(made, KEY, 30, 0)
     for k, factor in enumerate((1.0, 0.7, 0.5)):

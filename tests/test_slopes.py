@@ -5,11 +5,18 @@ import math
 import numpy as np
 import pytest
 
-import sim
 from sim.philox import KEY, QUERY
-from sim.plan import layout, plan
 from tests import oracle
-from tests.measuring import VALUES, draw_scores, draw_tokens, draw_weights_of_units, parts_of, run_trials, run_vectors
+from tests.measuring import (
+    VALUES,
+    draw_scores,
+    draw_tokens,
+    draw_weights_of_units,
+    parts_of,
+    planned,
+    run_trials,
+    run_vectors,
+)
 from tests.oracle import Rule
 
 PRECISIONS = ("float32", "float64")
@@ -38,11 +45,7 @@ OTHERS = [
 
 def made_of(rules, **fields):
     """Return the plan of one cell, of one trial unless told otherwise, and its layout."""
-    fields = {"trials": 1, "observables": ["gradients"], **fields}
-    sweep = sim.Sweep(**fields, scale=[scale for scale, _ in rules])
-    (cell,) = sweep.cells
-    where = layout(sweep)
-    return plan(sweep, cell, where), where
+    return planned(**{"trials": 1, "observables": ["gradients"], **fields}, scale=[scale for scale, _ in rules])
 
 
 # The derivatives of raw scores ---------------------------------------------------------------------

@@ -272,3 +272,16 @@ def test_partners_in_lost_rows_do_not_count_and_their_weight_is_rounded():
     np.testing.assert_array_equal(where.part(found.tally, "partner_rows"), [3, 3])
     np.testing.assert_array_equal(where.part(found.tally, "partner_weight"), [2 * even + above, 3 * even])
     np.testing.assert_array_equal(where.part(found.tally, "partner_top"), [3, 3])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_sums_of_scores_without_moments_are_those_of_float64(precision):
+    """Their fourth powers leave float32; and where they do not, they are what they were."""
+    scores = scores_of((40, 700), precision)
+    narrow, wide = (measured(scores, change={"is_wide": is_wide}) for is_wide in (False, True))
+    for name, values in narrow.items():
+        np.testing.assert_allclose(wide[name], values, ROWS[precision] * 20, 1e-6, err_msg=name)
+    scores[3, 5], scores[7, 650] = 1e13, -3e12
+    found, exact = measured(scores, change={"is_wide": True}), oracle.moments(scores)
+    np.testing.assert_allclose(found["score_moments"][0], exact.astype(float), 1e-9)
+    assert exact[4] > np.finfo(np.float32).max

@@ -6,10 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import sim
-from sim.plan import layout, plan
 from tests import oracle
-from tests.measuring import draw_scores, draw_standard, parts_of, run_trials
+from tests.measuring import draw_scores, draw_standard, parts_of, planned, run_trials
 from tests.oracle import Rule
 
 PRECISIONS = ("float32", "float64")
@@ -23,10 +21,7 @@ def made_of(**fields):
     sizes = {"d_k": 8, "n_queries": 7, "n_keys": 40, "trials": 3, "observables": FAMILIES, **LEVELS, **fields}
     if isinstance(sizes.get("score"), dict) and sizes["score"]["kind"] == "iid":
         del sizes["d_k"]
-    sweep = sim.Sweep(**sizes)
-    (cell,) = sweep.cells
-    where = layout(sweep)
-    return plan(sweep, cell, where), where
+    return planned(**sizes)
 
 
 def check_rule(found, k, raw, rule, visible, tolerance, message):
