@@ -146,7 +146,7 @@ def _mark(precision: str) -> Path:
 
 
 def is_compiled(precision: str) -> bool:
-    """Return whether the kernels of one precision are in the cache, for this processor, this Python and this copy of the sources."""
+    """Return whether the kernels of one precision are in the cache, of this copy of the sources on this processor."""
     return _mark(precision).exists()
 
 
