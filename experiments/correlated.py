@@ -41,7 +41,7 @@ _SHARED: dict[str, Any] = {
     "n_queries": 64,
     "n_keys": 128,
     "d_k": [16, 64, 256],
-    "scale": ["none", "sqrt_dk"],
+    "scale": ["sqrt_dk"],
     "observables": ["scores", "weights"],
 }
 _WITHIN = ["none", {"kind": "equicorrelated", "rho": 0.3}, {"kind": "ar1", "rho": 0.7}]

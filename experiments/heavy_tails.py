@@ -45,7 +45,7 @@ _SHARED: dict[str, Any] = {
     "observables": ["scores", "distribution", "weights"],
     "threshold": [0.9, 0.99],
 }
-_DF = [1, 1.5, 2, 2.5, 3, 4, 5, 10, 30]
+_DF = [1, 1.5, 2, 2.5, 3, 5, 10, 30]
 
 SWEEP = {
     "elements": Sweep(vectors={"law": {"kind": "student_t", "df": _DF}}, **_SHARED),

@@ -54,11 +54,13 @@ def _gathered(law: NormLaw) -> NormLaw:
     below = np.floor(place)
     offsets = np.arange(-3, 5)
     first = int(below.min()) + offsets[0]
-    total = np.zeros(int(below.max()) + offsets[-1] - first + 1)
+    part, cell = place - below, below.astype(int) - first
+    total = np.zeros(cell.max() + offsets[-1] + 1)
     for i in offsets:
-        others = offsets[offsets != i]
-        shares = np.prod((place - below)[:, None] - others, axis=1) / np.prod(i - others)
-        total += np.bincount((below + i).astype(int) - first, law.weights[counts] * shares, len(total))
+        shares = law.weights[counts]
+        for other in offsets[offsets != i]:
+            shares *= (part - other) / (i - other)
+        total += np.bincount(cell + i, shares, len(total))
     return NormLaw(np.exp(_LOG_STEP * (first + np.arange(len(total)))), total / total.sum())
 
 
