@@ -10,9 +10,10 @@ import numpy as np
 from sim.block import Draw
 from sim.cell import Cell
 from sim.cell import Side as SideFields
+from sim.covariances import covariance
 from sim.draw import LAW_CODES
 from sim.kinds import Choice
-from sim.laws import LAWS
+from sim.laws import LAWS, law_shape
 from sim.philox import KEY, QUERY, WEIGHTS
 from sim.scales import Rule
 from sim.structure import INITS
@@ -46,7 +47,7 @@ from sim.views import (
     Transform,
 )
 
-__all__ = ["component_scales", "draw_of", "fixed_rule", "given_side", "has_own_view"]
+__all__ = ["draw_of", "fixed_rule", "given_side", "has_own_view"]
 
 _DEPENDENT = {"none": 0, "magnitude": MAGNITUDES, "signs": SIGNS}
 _WITHIN = {
@@ -72,7 +73,7 @@ def fixed_rule(cell: Cell, rule: Rule) -> Rule:
 
 def has_own_view(cell: Cell, rule: Rule) -> bool:
     """Return whether a rule of :func:`fixed_rule` is more than a factor on the raw scores that all rules share."""
-    return rule.log_n or math.isfinite(rule.cap) or cell.precision in _ROUNDING or cell.scale_at != "scores"
+    return rule.log_n or math.isfinite(rule.cap) or cell.is_rounded or cell.scale_at != "scores"
 
 
 def draw_of(cell: Cell, rules: Sequence[Rule]) -> Draw:
@@ -94,19 +95,17 @@ def draw_of(cell: Cell, rules: Sequence[Rule]) -> Draw:
 
 
 def _numbers(law: Choice, mean: float, std: float, precision: str) -> np.ndarray:
-    shape = next((float(value) for _, value in law.parameters), 0.0)
-    return np.array([mean, std, *LAWS[law.kind].constants(shape)], precision)
+    return np.array([mean, std, *LAWS[law.kind].constants(law_shape(law))], precision)
 
 
-def component_scales(within: Choice, width: int) -> np.ndarray:
-    """Return the standard deviations of the components where `within` makes them unequal, (width,), else none."""
-    if within.kind == "power_law":
-        variances = np.arange(1, width + 1) ** -float(within.get("exponent"))
-    elif within.kind == "outliers":
-        variances = np.where(np.arange(width) < within.get("count"), float(within.get("factor")) ** 2, 1.0)
-    else:
+def _diagonal(side: SideFields, width: int) -> np.ndarray:
+    """Return the standard deviations of the components where they are unequal, (width,), else none."""
+    if _WITHIN[side.within.kind] != DIAGONAL:
         return np.empty(0)
-    return np.sqrt(variances * (width / variances.sum()))
+    runs = covariance(side.within, width).runs
+    assert runs is not None
+    counts, scales = runs
+    return np.repeat(scales, counts)
 
 
 def _side(cell: Cell, name: str, precision: str) -> Side:
@@ -131,7 +130,7 @@ def _side(cell: Cell, name: str, precision: str) -> Side:
         df=float(side.dependent.get("df", 0)),
         within=_WITHIN[side.within.kind],
         rho=float(side.within.get("rho", 0)),
-        diagonal=component_scales(side.within, cell.width or 0).astype(precision),
+        diagonal=_diagonal(side, cell.width).astype(precision),
         common=side.tokens.rho if side.tokens else 0.0,
         normalize=_NORMALIZE[side.normalize.kind],
         gain=float(side.normalize.get("gain", 1)),

@@ -7,7 +7,6 @@ further passes, each of which draws the keys again.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from sim.slopes import add_slopes, new_slopes
 from sim.spectrum import MAX_PASSES, add_pass, begin_pass, end_pass, new_secular
 from sim.stream import ALL, RAW, add_tile, add_weights, find_lost, merge_ends, needs_weights, new_rows, view_of
 from sim.tiles import TILE, product
-from sim.vectors import Pair, Side, draw_side, draw_weights, normalize
+from sim.vectors import Pair, Side, draw_side, draw_weights, find_norms, normalize
 from sim.views import (
     AT_SCORES,
     COSINE,
@@ -117,17 +116,6 @@ def _new_work(draw, geometry, measures, keep_values):
     )
 
 
-@inner
-def _find_norms(tile, d_k, norms):
-    for t in range(norms.shape[0]):
-        norms[t] = 0.0
-    for e in range(d_k):
-        for t in range(norms.shape[0]):
-            norms[t] += np.float64(tile[e, t]) * np.float64(tile[e, t])
-    for t in range(norms.shape[0]):  # an infinite vector moves no score that is finite: its slope is 0
-        norms[t] = norms[t] if math.isfinite(norms[t]) else 0.0
-
-
 @kernel
 def _draw_tile(own, first, trial, draw, geometry, work, tile, norms):
     """Write vectors as the score sees them, and the squares of their lengths before the cosine brings them to 1."""
@@ -135,11 +123,9 @@ def _draw_tile(own, first, trial, draw, geometry, work, tile, norms):
     draw_side(side, own, draw.query, draw.pair, d_k, work.tokens, work.weights, tile, first, trial, geometry.key)
     if draw.score.kind == COSINE:
         normalize(tile, d_k, 1.0, norms)
-        for t in range(norms.shape[0]):
-            norms[t] *= norms[t]
     round_all(tile, draw.transform.rounding)
     if draw.score.kind != COSINE and norms.shape[0] > 0:
-        _find_norms(tile, d_k, norms)
+        find_norms(tile, d_k, norms)
 
 
 @part
@@ -196,11 +182,11 @@ def _add_view(view, tile, raw, i, j, is_last, visible, queries, draw, measures, 
             if not measures.is_sloped[k]:
                 add_gradients(k, i, n_rows, n, j == 0, is_last, rows, factor, work.keys)
                 continue
-            if view == 0:  # a linear rule, of another score function than the dot product
+            if view == RAW:  # a linear rule, of another score function than the dot product
                 work.slopes.slopes[: n_rows * n] = factor
             args = (queries, norms, draw.score, work.units, work.slopes)
             add_slopes(k, raw, i, j == 0, is_last, rows, factor, work.keys, *args)
-        if view == 0:
+        if view == RAW:
             end_tile(i, n_rows, n, j == 0, rows, work.keys)
     elif needs_weights(at):
         add_weights(tile, i, j == 0, view, ALL, rows, measures)
@@ -261,7 +247,7 @@ def _take_key_norms(keys, kind, key_norms, out):
         for t in range(out.shape[0]):
             out[t] = key_norms[t]
     else:
-        _find_norms(keys, keys.shape[0], out)
+        find_norms(keys, keys.shape[0], out)
 
 
 @part

@@ -98,6 +98,11 @@ class Cell(Record):
         """The type that vectors and scores are held in: of the narrow ones, float32 with their values."""
         return "float64" if self.precision == "float64" else "float32"
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the precision is narrower than what holds its values."""
+        return self.precision != self.computes_in
+
     def draw_fields(self) -> dict[str, Any]:
         """Return the fields that shape Q and K, or the scores drawn in their place, in canonical form.
 

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from sim.blas import one_blas_thread
 from sim.kinds import Choice
 
 __all__ = [
@@ -175,7 +175,7 @@ def spectra(*covariances: Covariance) -> Spectra | None:
 @lru_cache(64)
 def _eigen(of: Covariance) -> tuple[Array, Array]:
     """Return the eigenvalues of S, and (1, ..., 1) in its eigenvectors."""
-    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+    with one_blas_thread():
         eigenvalues, vectors = np.linalg.eigh(of.matrix @ of.matrix.T)
     return eigenvalues, vectors.sum(axis=0)
 

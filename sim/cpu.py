@@ -11,13 +11,10 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
-import scipy.linalg  # noqa: F401  (loads the BLAS that kernels call, so that it can be held to one thread)
-from threadpoolctl import threadpool_info, threadpool_limits
 
-from sim.block import run_blocks
+from sim.blas import one_blas_thread
 from sim.jit import ensure_compiled, mark_compiled
 from sim.plan import Plan, layout, plan
 from sim.sweep import Sweep
@@ -25,23 +22,12 @@ from sim.tally import Layout, Node, aligned_runs, merge_tree
 
 Array = np.ndarray
 
-__all__ = ["available_threads", "blas_name", "compile_into_cache", "compile_kernels", "run_batches"]
+__all__ = ["available_threads", "compile_into_cache", "compile_kernels", "run_batches"]
 
 
 def available_threads() -> int:
     """Return the number of processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def blas_name() -> str:
-    """Return the BLAS that computes the scores: ``openblas 0.3.30 Zen``."""
-    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    # Wheels of NumPy bring one of their own, which the kernels do not call.
-    ours = [library for library in libraries if "scipy.libs" in library["filepath"]] or libraries
-    if not ours:
-        return "unknown"
-    return f"{ours[0]['internal_api']} {ours[0]['version']} {ours[0].get('architecture', '')}".strip()
 
 
 def compile_kernels(plan: Plan, layout: Layout) -> None:
@@ -52,8 +38,7 @@ def compile_kernels(plan: Plan, layout: Layout) -> None:
 
 
 def _run_nothing(plan: Plan, layout: Layout) -> None:
-    stop = np.zeros(1, np.uint8)
-    _run(plan, 0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64), stop)
+    plan.run(0, layout.empty(0), layout.empty_bins(0), np.empty(0, np.int64))
 
 
 def compile_into_cache(precision: str) -> None:
@@ -80,7 +65,7 @@ def run_batches(plans: Iterable[Plan], layout: Layout, threads: int) -> Iterator
     """
     stop = np.zeros(1, np.uint8)
     waiting: deque[tuple[Plan, Future[list[Node]]]] = deque()
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
             for plan in plans:
                 for first in range(0, plan.blocks, plan.batch_blocks):
@@ -105,15 +90,8 @@ def _run_batch(plan: Plan, layout: Layout, first: int, stop: np.ndarray) -> list
     runs = list(aligned_runs(first, count, plan.group_blocks, is_short))
     bin_rows = np.repeat(np.arange(len(runs)), [size for _, size in runs])
     tallies, bins = layout.empty(count), layout.empty_bins(len(runs))
-    _run(plan, first, tallies, bins, bin_rows, stop)
+    plan.run(first, tallies, bins, bin_rows, stop=stop)
     return list(_nodes(first, runs, is_short, tallies, bins, layout))
-
-
-def _run(plan: Plan, first: int, tallies: Array, bins: Array, bin_rows: Array, stop: Array) -> None:
-    no_sample = np.empty(0, plan.measures.exponents.dtype)
-    run_blocks(
-        first, plan.draw, plan.geometry, plan.visible, plan.measures, tallies, bins, bin_rows, False, no_sample, stop
-    )
 
 
 def _nodes(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.cell import Cell
 from sim.kinds import Choice
-from sim.laws import LAWS
+from sim.laws import LAWS, law_shape
 from sim.side import Side
 from sim.structure import INITS
 
@@ -112,12 +112,12 @@ def probability_of_direction(side: Side, d: int, centered: bool) -> float | None
         return None if LAWS[kind].discrete or side.dependent.kind == "signs" else 1.0
     if side.dependent.kind == "signs":
         equal = 2 * 0.5**d if centered else 0.0
-        zero = 1 - side.shape if kind == "sparse" else 0.0
+        zero = 1 - law_shape(side.law) if kind == "sparse" else 0.0
         found = (1 - zero) * (1 - equal)
     else:
-        p = {"rademacher": 0.5, "two_point": side.shape}.get(kind, 0.0)
+        p = {"rademacher": 0.5, "two_point": law_shape(side.law)}.get(kind, 0.0)
         equal = p**d + (1 - p) ** d if centered and p else 0.0
-        found = 1 - ((1 - side.shape) ** d if kind == "sparse" else equal)
+        found = 1 - ((1 - law_shape(side.law)) ** d if kind == "sparse" else equal)
     unequal = centered and side.within.kind not in ("none", "equicorrelated")
     return None if found < 1 and (unequal or (side.tokens and side.tokens.rho)) else found
 

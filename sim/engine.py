@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from sim.cpu import available_threads, blas_name, compile_kernels, run_batches
+from sim.blas import blas_name
+from sim.cpu import available_threads, compile_kernels, run_batches
 from sim.dataset import Collector, provenance
 from sim.errors import InputError
 from sim.estimates import Tallies
@@ -63,12 +64,13 @@ def run(
     threads = threads or available_threads()
     start = time.perf_counter()
     tally_layout = layout(sweep)
+    names = observed(sweep, tally_layout)
     collector = Collector(sweep, tally_layout)
     for fraction, cell_plan, nodes in _finished_cells(sweep, tally_layout, threads):
         if progress:
             progress(fraction)
         if nodes:
-            estimates, bookkeeping = _summarize(nodes, cell_plan, tally_layout, sweep)
+            estimates, bookkeeping = _summarize(nodes, cell_plan, tally_layout, names, sweep)
             collector.add(estimates, bookkeeping, nodes.nodes)
     attributes = {"device": device, "threads": threads, "blas": blas_name(), "command": command or ""}
     elapsed = {"elapsed_seconds": round(time.perf_counter() - start, 3)}
@@ -99,11 +101,11 @@ def _finished_cells(sweep: Sweep, tally_layout: Layout, threads: int) -> Iterato
 
 
 def _summarize(
-    tree: TreeNodes, cell_plan: Plan, tally_layout: Layout, sweep: Sweep
+    tree: TreeNodes, cell_plan: Plan, tally_layout: Layout, names: Sequence[str], sweep: Sweep
 ) -> tuple[dict[str, Estimate], dict[str, Any]]:
     """Return the estimates of one cell, and the variables that are no estimates."""
     tallies = Tallies(*tree.groups(), tally_layout)
-    estimates = {name: evaluate(name, tallies, cell_plan, sweep.quantile) for name in observed(sweep)}
+    estimates = {name: evaluate(name, tallies, cell_plan, sweep.quantile) for name in names}
     factors = np.array(cell_plan.factors)
     bookkeeping: dict[str, Any] = {
         "trials": np.int64(tallies.trials),

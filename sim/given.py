@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from sim.arguments import given_side
-from sim.block import run_blocks
 from sim.jit import ensure_compiled
 from sim.plan import Plan
 from sim.tally import Layout
@@ -37,17 +37,6 @@ def run_given(plan: Plan, layout: Layout, query: np.ndarray, key: np.ndarray) ->
     ensure_compiled(plan.measures.exponents.dtype.name)
     tallies, bins = layout.empty(1), layout.empty_bins(1)
     draw = plan.draw._replace(query=given_side(plan.draw.query, query), key=given_side(plan.draw.key, key))
-    values = run_blocks(
-        0,
-        draw,
-        plan.geometry._replace(trials=1),
-        plan.visible,
-        plan.measures,
-        tallies,
-        bins,
-        np.zeros(1, np.int64),
-        True,
-        np.empty(0, plan.measures.exponents.dtype),
-        np.zeros(1, np.uint8),
-    )
+    of_one_trial = replace(plan, draw=draw, geometry=plan.geometry._replace(trials=1))
+    values = of_one_trial.run(0, tallies, bins, np.zeros(1, np.int64), keep_values=True)
     return Given(tallies[0], bins[0], values)

@@ -28,7 +28,17 @@ from sim.elementary import larger, smaller
 from sim.jit import inner, kernel, reduction
 from sim.tiles import TILE, dot, transpose
 
-__all__ = ["Keys", "add_gradients", "end_tile", "new_keys", "prepare_keys", "spread", "value_of"]
+__all__ = [
+    "Keys",
+    "add_gradients",
+    "end_tile",
+    "join_row",
+    "new_keys",
+    "prepare_keys",
+    "set_row",
+    "spread",
+    "value_of",
+]
 
 
 class Keys(NamedTuple):
@@ -163,22 +173,23 @@ def _directly(stack, i, j, relative, at, t1, t2):
 
 
 @inner
-def _set_row(i, product, us, vs):
+def set_row(row, product, i, us, vs):
+    """Write U and V of a row from the rows `i` of both halves of a tile's product."""
     height = product.shape[0] // 2
     for e in range(product.shape[1]):
-        us[i, e] = product[i, e]
-        vs[i, e] = product[height + i, e]
+        us[row, e] = product[i, e]
+        vs[row, e] = product[height + i, e]
 
 
 @inner
-def _join_row(i, r, s, product, joins, at, us, vs):
-    # (U, V) becomes (r U + s u, r^2 V + s^2 v) and the key `at` of `joins` joins at the lesser of r and s
+def join_row(row, r, s, product, i, joins, at, us, vs):
+    """Let (U, V) become (r U + s u, r^2 V + s^2 v); the key `at` of `joins` joins at the lesser of r and s."""
     height = product.shape[0] // 2
     lesser = r if r < s else s
     for e in range(product.shape[1]):
         key = lesser * joins[at, e]
-        us[i, e] = r * us[i, e] + s * product[i, e] + key
-        vs[i, e] = r * r * vs[i, e] + s * s * product[height + i, e] + lesser * key
+        us[row, e] = r * us[row, e] + s * product[i, e] + key
+        vs[row, e] = r * r * vs[row, e] + s * s * product[height + i, e] + lesser * key
 
 
 @kernel
@@ -229,17 +240,17 @@ def _from_tiles(
         if keys[i] > 0:
             w, at = np.float64(dot(stack, height + i, norms, 0)), places[i]
             if is_first:
-                _set_row(i, product, us, vs)
+                set_row(i, product, i, us, vs)
                 weighted_norms[i] = w
                 is_old = False
             elif rises[i] >= 0.0:  # the lower of two maxima rises to the higher, and its key joins the sums
                 r = math.exp(-rises[i])
-                _join_row(i, real(r), real(1), product, old, i, us, vs)
+                join_row(i, real(r), real(1), product, i, old, i, us, vs)
                 weighted_norms[i] = r * r * (weighted_norms[i] + np.float64(dot(old, i, old, i))) + w
                 is_old = False
             else:
                 s = math.exp(rises[i])
-                _join_row(i, real(1), real(s), product, by_token, at, us, vs)
+                join_row(i, real(1), real(s), product, i, by_token, at, us, vs)
                 weighted_norms[i] += s * s * (w + np.float64(norms[0, at]))
         if is_last:
             t1 = t1s[i]

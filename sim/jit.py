@@ -22,10 +22,13 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numba
+from numba import types
+from numba.extending import overload
 
 from sim.provenance import PACKAGE, kernel_digest
 
 __all__ = [
+    "by_precision",
     "device",
     "ensure_compiled",
     "entry",
@@ -115,6 +118,19 @@ def reduction(function: Callable[..., Any]) -> Any:
     choice, which could change from one compilation to the next, and with it the last bit.
     """
     return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"}, **_WRAPPERS)(function)
+
+
+def by_precision(single: Callable[..., Any], double: Callable[..., Any]) -> Any:
+    """Return a function of one number for compiled CPU code: `single` of a float32, `double` of a float64."""
+
+    def choose(x):
+        raise NotImplementedError("compiled code only")
+
+    @overload(choose, inline="always")
+    def _choose(x):
+        return (lambda x: single(x)) if x == types.float32 else (lambda x: double(x))
+
+    return choose
 
 
 def part(function: Callable[..., Any]) -> Any:

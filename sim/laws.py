@@ -16,9 +16,9 @@ import numpy as np
 
 from sim.elementary import cos_sin_turn32, expm1_32, expm1_64, log32, log64, sine32, sine64
 from sim.jit import device
-from sim.kinds import Kind, Parameter
+from sim.kinds import Choice, Kind, Parameter
 
-__all__ = ["LAWS", "Law"]
+__all__ = ["LAWS", "Law", "law_shape"]
 
 Moments = tuple[float, ...]
 Constants = tuple[float, float, float]
@@ -333,3 +333,8 @@ LAWS: dict[str, Law] = {
         symmetric=False,
     ),
 }
+
+
+def law_shape(law: Choice) -> float:
+    """Return a law's parameter, 0 where it has none."""
+    return next((float(value) for _, value in law.parameters), 0.0)

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from threadpoolctl import threadpool_limits
 
 from sim.arrays import as_real
+from sim.blas import blas_name, one_blas_thread
 from sim.cell import visible_keys
-from sim.cpu import available_threads, blas_name
+from sim.cpu import available_threads
 from sim.dataset import describe, dimension_labels, versions
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
 from sim.given import Given, run_given
-from sim.observables import OBSERVABLES, observed
-from sim.plan import HISTOGRAM_WIDTHS, SIGMAS, Plan, bin_grid, edges_around, layout, plan, rounding
+from sim.observables import OBSERVABLES, observed, value_of
+from sim.plan import FIRST_SCORES, SIGMAS, Plan, bin_grid, edges_around, layout, plan, reach_of, rounding, unit_of
 from sim.quantiles import scaled_edges
 from sim.reading import RefusedError, canonical, read_name, repeated, show
 from sim.rows import FROBENIUS, GRADIENT_QUERY_SQ
@@ -103,7 +103,7 @@ def measure(
     sweep = _sweep(heads, scale, causal, precision, observables, settings)
     tally_layout = layout(sweep)
     made = plan(sweep, sweep.cells[0], tally_layout)
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_threads()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(available_threads()) as pool:
         columns = list(pool.map(lambda pair: _measure_head(pair[0], pair[1], made, tally_layout, sweep), heads.pairs()))
     dataset = _labelled(columns, heads, sweep)
     _warn_of_lost_rows(int(dataset["overflowed_rows"].sum()), heads, precision)
@@ -239,8 +239,8 @@ class _Scores:
             lost = np.logical_not((abs(np.where(sees, scores, 0)) < _LARGEST[precision]).all(axis=1))
             self.is_lost[at : at + step] = lost
             values = scores[sees & ~lost[:, None]]
-            if len(self.first) < 1000:
-                self.first = np.concatenate([self.first, values[: 1000 - len(self.first)]])
+            if len(self.first) < FIRST_SCORES:
+                self.first = np.concatenate([self.first, values[: FIRST_SCORES - len(self.first)]])
             if keep:
                 kept.append(values)
             if len(values):
@@ -257,8 +257,7 @@ class _Scores:
 
         No bin is narrower than the precision's step there.
         """
-        low, median, high = np.quantile(self.first, [0.25, 0.5, 0.75]) if len(self.first) else (0.0, 0.0, 0.0)
-        half = HISTOGRAM_WIDTHS * ((high - low) or self.std or max(1.0, abs(median)))
+        median, _, half = reach_of(self.first, self.std)
         half = max(half, _SMALLEST_HALF[self.key.dtype.name], bins * float(np.finfo(self.key.dtype).eps) * abs(median))
         return edges_around(median, half, bins)
 
@@ -275,7 +274,7 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
     slack = min(rounding(scores.mean, scores.std, cell.precision), 0.01 * scores.std)
     measures = made.measures._replace(
         window=np.array([scores.mean, *(sigma * scores.std + slack for sigma in SIGMAS)], cell.precision),
-        unit=2.0 ** min(-round(np.log2(scores.std)), 120) if scores.std > 0 else 1.0,  # a float32 holds 2^120
+        unit=unit_of(scores.std),
         histogram=bin_grid(edges, cell.precision),
     )
     rows = int(is_kept.sum())
@@ -290,16 +289,13 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
         seen = np.nan_to_num(scores.key, posinf=0, neginf=0)  # no row that is kept sees a key that overflows
         found = run_given(head, tally_layout, query[is_kept], seen)
         tallies = Tallies(found.tally[None], found.bins[None], tally_layout)
-    for name in observed(sweep):
-        entry = OBSERVABLES[name]
+    for name in observed(sweep, tally_layout):
         if not rows:
             columns[name] = np.full(_shape(name, sweep, edges), np.nan)
-        elif entry.special is not None:
+        elif name in _EXACT:
             columns[name] = _EXACT[name](found, scores, head, sweep)
         else:
-            assert entry.estimate is not None
-            with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the blank of a constant score
-                columns[name] = entry.estimate(tallies, head)[0]
+            columns[name] = value_of(name, tallies, head, sweep.quantile)
     if "distribution" in sweep.observables:
         columns["score_bin_edge"] = scaled_edges(edges, head.rules)
     return columns | {"scale_factor": np.array(head.factors)}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from sim.blas import one_blas_thread
 from sim.covariances import Covariance, aligned, covariance, spectra
 from sim.kinds import Choice
 from sim.quadratic_forms import quadratic_form
@@ -117,7 +117,7 @@ def magnitude_law(df: float) -> NormLaw:
 @lru_cache(1024)
 def _normal_norm(own: Covariance, metric: Covariance, shift: float) -> NormLaw | None:
     """(x'Sx)^(1/2) of x = A z + shift, z standard normal: in the eigenvectors of A'SA a sum of squares."""
-    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+    with one_blas_thread():
         spectrum = _spectrum(own, metric, shift)
     if spectrum is None:
         return None

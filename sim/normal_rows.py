@@ -17,8 +17,8 @@ from functools import cache
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from threadpoolctl import threadpool_limits
 
+from sim.blas import one_blas_thread
 from sim.cell import Cell
 from sim.directions import length_of, linear
 from sim.norm_laws import NormLaw, norm_law, point
@@ -45,7 +45,7 @@ def _coefficients(n: int) -> Array:
     count = 26 + round(5 * math.log(n))
     nodes = np.cos(math.pi * (np.arange(count) + 0.5) / count)
     x = (1 + nodes) / 2
-    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+    with one_blas_thread():
         values = np.array([row_integrals(_HALFWAY * at / (1 - at), n) for at in x])
     logs = np.log(values) - _VANISHING * np.log1p(-x)[:, None]
     angles = np.arange(count)[:, None] * np.arccos(nodes)

@@ -9,7 +9,6 @@ import numpy as np
 
 from sim.estimates import Tallies, jackknife
 from sim.plan import Plan
-from sim.sweep import Sweep
 
 __all__ = ["Estimate", "Observable", "factors_of"]
 
@@ -45,8 +44,8 @@ class Observable:
         r for an r-th moment, whose error needs 2r finite moments; 0 where all is bounded.
     of_vectors : bool
         Whether that moment is of the vectors, which a rule that bounds the scores leaves as they are.
-    applies : function sweep -> bool
-        Whether a sweep has the observable.
+    needs : str, optional
+        A part of the tally that only some sweeps have, and without which the observable is left out.
     error : function (values, sizes) -> array, or None
         None where no error is honest: an extreme grows with the trials.
     theory, limit : function plan -> array (scales, ...), or None
@@ -63,7 +62,7 @@ class Observable:
     has_scale: bool = True
     order: int = 0
     of_vectors: bool = False
-    applies: Callable[[Sweep], bool] = lambda sweep: True
+    needs: str | None = None
     estimate: Callable[[Tallies, Plan], Values] | None = None
     error: Callable[[Values, Values], Values] | None = jackknife
     theory: Callable[[Plan], Values] | None = None

@@ -16,15 +16,30 @@ from sim.plan import Plan
 from sim.row_observables import ROW_OBSERVABLES
 from sim.score_observables import SCORE_OBSERVABLES
 from sim.sweep import Sweep
+from sim.tally import Layout
 
-__all__ = ["OBSERVABLES", "Estimate", "Observable", "evaluate", "observed"]
+__all__ = ["OBSERVABLES", "Estimate", "Observable", "evaluate", "observed", "value_of"]
 
 OBSERVABLES: dict[str, Observable] = {**SCORE_OBSERVABLES, **ROW_OBSERVABLES}
 
 
-def observed(sweep: Sweep) -> list[str]:
-    """Return the names of the observables of a sweep."""
-    return [name for name, entry in OBSERVABLES.items() if entry.family in sweep.observables and entry.applies(sweep)]
+def observed(sweep: Sweep, layout: Layout) -> list[str]:
+    """Return the names of the observables of a sweep, whose tallies have this layout."""
+    return [
+        name
+        for name, entry in OBSERVABLES.items()
+        if entry.family in sweep.observables and (entry.needs is None or entry.needs in layout)
+    ]
+
+
+def value_of(name: str, tallies: Tallies, plan: Plan, levels: Sequence[float]) -> np.ndarray:
+    """Return the estimate alone of one observable of one cell; the arguments are those of :func:`evaluate`."""
+    entry = OBSERVABLES[name]
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the blank of a constant score
+        if entry.special is not None:
+            return entry.special(tallies, plan, levels)[0]
+        assert entry.estimate is not None
+        return entry.estimate(tallies, plan)[0]
 
 
 def evaluate(name: str, tallies: Tallies, plan: Plan, levels: Sequence[float]) -> Estimate:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from sim.arguments import draw_of, fixed_rule, has_own_view
-from sim.block import Draw, Geometry
+from sim.block import Draw, Geometry, run_blocks
 from sim.cell import Cell
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
@@ -28,12 +28,25 @@ from sim.sweep import Sweep
 from sim.tally import PARTNERS, ROUNDED, Layout
 from sim.theory import ScaledTheory, ScoreTheory, scaled_theory, score_theory
 
-__all__ = ["OVERFLOW_TYPES", "SIGMAS", "Plan", "bin_grid", "edges_around", "layout", "plan", "rounding", "unit_of"]
+__all__ = [
+    "FIRST_SCORES",
+    "OVERFLOW_TYPES",
+    "SIGMAS",
+    "Plan",
+    "bin_grid",
+    "edges_around",
+    "layout",
+    "plan",
+    "reach_of",
+    "rounding",
+    "unit_of",
+]
 
 SIGMAS = (1, 2, 3)
 OVERFLOW_TYPES = ("float16", "float32")  # of sim.stream.OVERFLOWS
 MAX_GROUPS = 64
 HISTOGRAM_BINS = 256
+FIRST_SCORES = 1000  # of a cell, which say where its scores lie if theory does not
 HISTOGRAM_WIDTHS = 8  # half the histogram's range, in standard deviations
 _WORK_PER_BLOCK = 2**17  # multiplications and their like, some 10 microseconds
 _WORK_PER_BATCH = 2**29  # some 30 milliseconds: what Ctrl-C waits for at the most
@@ -74,6 +87,32 @@ class Plan:
     geometry: Geometry
     visible: np.ndarray
     measures: Measures
+
+    def run(
+        self,
+        first_block: int,
+        tallies: np.ndarray,
+        bins: np.ndarray,
+        bin_rows: np.ndarray,
+        *,
+        keep_values: bool = False,
+        sample: np.ndarray | None = None,
+        stop: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Run blocks of the cell on this thread: :func:`sim.block.run_blocks`, whose other arguments are the plan's."""
+        return run_blocks(
+            first_block,
+            self.draw,
+            self.geometry,
+            self.visible,
+            self.measures,
+            tallies,
+            bins,
+            bin_rows,
+            keep_values,
+            np.empty(0, self.measures.exponents.dtype) if sample is None else sample,
+            np.zeros(1, np.uint8) if stop is None else stop,
+        )
 
     @cached_property
     def scaled(self) -> tuple[ScaledTheory, ...]:
@@ -122,7 +161,7 @@ def layout(sweep: Sweep) -> Layout:
     extra = []
     if "weights" in sweep.observables and any(cell.pair.kind == "paired" for cell in sweep.cells):
         extra.append(PARTNERS)
-    if "numerics" in sweep.observables and any(cell.precision in ("float16", "bfloat16") for cell in sweep.cells):
+    if "numerics" in sweep.observables and any(cell.is_rounded for cell in sweep.cells):
         extra.append(ROUNDED)
     return Layout((*sweep.observables, *extra), sizes)
 
@@ -154,7 +193,7 @@ def plan(sweep: Sweep, cell: Cell, layout: Layout) -> Plan:
         draw=draw_of(cell, rules),
         geometry=Geometry(cell.n_queries, cell.n_keys, d_k, sweep.trials, block_trials, (first, second)),
         visible=cell.visible,
-        measures=_measures(sweep, cell, layout, theory, rules, edges),
+        measures=_measures(sweep, cell, layout, theory, np.array(factors), rules, edges),
     )
 
 
@@ -185,6 +224,16 @@ def edges_around(center: float, half: float, bins: int) -> np.ndarray:
     return np.linspace(center - half, center + half, bins + 1) - half / 2**17
 
 
+def reach_of(scores: np.ndarray, instead: float = 0.0) -> tuple[float, float, float]:
+    """Return where some first scores of a cell lie: median, interquartile range, and half the histogram's range.
+
+    `instead` is a width to take where half of the scores are one value.
+    """
+    low, median, high = np.quantile(scores, [0.25, 0.5, 0.75]) if len(scores) else (0.0, 0.0, 0.0)
+    iqr = high - low
+    return median, iqr, HISTOGRAM_WIDTHS * (iqr or instead or max(1.0, abs(median)))
+
+
 def bin_grid(edges: np.ndarray, precision: np.dtype | str) -> np.ndarray:
     """Return the lower edge of the first bin, and bins per unit of raw score: ``Measures.histogram``."""
     return np.array([edges[0], (len(edges) - 1) / (edges[-1] - edges[0])], precision)
@@ -210,11 +259,16 @@ def _window(cell: Cell, theory: ScoreTheory) -> np.ndarray:
 
 
 def _measures(
-    sweep: Sweep, cell: Cell, layout: Layout, theory: ScoreTheory, rules: tuple[Rule, ...], edges: np.ndarray
+    sweep: Sweep,
+    cell: Cell,
+    layout: Layout,
+    theory: ScoreTheory,
+    slopes: np.ndarray,
+    rules: tuple[Rule, ...],
+    edges: np.ndarray,
 ) -> Measures:
     real = np.dtype(cell.computes_in)
     own = np.array([has_own_view(cell, rule) for rule in rules])
-    slopes = np.array([scale_factor(scale, cell.d_k, cell.n_keys) for scale in sweep.scale])
     factors = np.where(own, 1.0, slopes)
     is_sloped = own | (cell.score.kind != "dot")
     return Measures(
@@ -237,7 +291,7 @@ def _measures(
 
 
 def unit_of(std: float) -> float:
-    """Return a power of two near 1 / std, and 1 where that is not known: ``Measures.unit``."""
+    """Return a power of two near 1 / std that a float32 holds, and 1 where it is not known: ``Measures.unit``."""
     return 2.0 ** max(min(-round(math.log2(std)), 120), -120) if 0 < std < math.inf else 1.0
 
 

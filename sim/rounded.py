@@ -15,11 +15,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from sim.elementary import LOG2_E, exp2_64, log32, log64, round_bfloat16, round_float16
-from sim.jit import inner, kernel, part, reduction
+from sim.jit import by_precision, inner, kernel, part, reduction
 from sim.rows import (
     EFFECTIVE_KEYS,
     ENTROPY,
@@ -30,7 +28,7 @@ from sim.rows import (
     WEIGHT_MAX,
     weight_max,
 )
-from sim.tiles import place_of, weights
+from sim.tiles import place_of, seen_keys, weights
 from sim.views import BFLOAT16, FLOAT16, round_all
 
 __all__ = [
@@ -87,13 +85,7 @@ def begin_rounded(state):
                 state.sums[k, r, row] = 0.0
 
 
-def _log(x):
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_log, inline="always")
-def _log_by_precision(x):
-    return (lambda x: log32(x)) if x == types.float32 else (lambda x: log64(x))
+_log = by_precision(log32, log64)
 
 
 @reduction
@@ -120,7 +112,7 @@ def add_rounded(scores, first, start, visible, view, rows, measures, state):
     e = rows.exponentials[: scores.shape[1]].reshape(1, scores.shape[1])
     for i in range(scores.shape[0]):
         row = first + i
-        n = max(min(scores.shape[1], visible[row] - start), 0)
+        n = seen_keys(visible, row, start, scores.shape[1])
         if n == 0 or rows.is_lost[row]:
             continue
         for k in range(measures.factors.shape[0]):

@@ -11,7 +11,6 @@ from sim.observable import Observable, Values, factors_of
 from sim.plan import Plan
 from sim.quantiles import medians
 from sim.sizes import size_edges
-from sim.sweep import Sweep
 
 __all__ = ["ROW_OBSERVABLES"]
 
@@ -37,14 +36,6 @@ def _gradient_query_median(tallies: Tallies, plan: Plan, levels: Sequence[float]
 
 def _slopes_sq(plan: Plan) -> Values:
     return factors_of(plan) ** 2
-
-
-def _has_pairs(sweep: Sweep) -> bool:
-    return any(cell.pair.kind == "paired" for cell in sweep.cells)
-
-
-def _is_rounded(sweep: Sweep) -> bool:
-    return any(cell.precision != cell.computes_in for cell in sweep.cells)
 
 
 ROW_OBSERVABLES: dict[str, Observable] = {
@@ -90,14 +81,14 @@ ROW_OBSERVABLES: dict[str, Observable] = {
         family="weights",
         long_name="weight of a query's own key",
         definition="p of the key that correlates with the query, mean over the queries that have one",
-        applies=_has_pairs,
+        needs="partner_rows",
         estimate=lambda tallies, plan: tallies["partner_weight"] / tallies["partner_rows"],
     ),
     "partner_top_rate": Observable(
         family="weights",
         long_name="share of queries whose own key has the largest weight",
         definition="share of the queries with a key of their own in which no other key has a larger score",
-        applies=_has_pairs,
+        needs="partner_rows",
         estimate=lambda tallies, plan: tallies["partner_top"] / tallies["partner_rows"],
         error=rate_error,
     ),
@@ -196,7 +187,7 @@ ROW_OBSERVABLES: dict[str, Observable] = {
         family="numerics",
         long_name="share of rows with an infinite score",
         definition="in the precision of the cell; such rows have no softmax and are left out of everything but rates",
-        applies=_is_rounded,
+        needs="rounded_weights",
         estimate=lambda tallies, plan: tallies["lost_rows"] / tallies["rows"][:, None],
         error=rate_error,
     ),
@@ -204,7 +195,7 @@ ROW_OBSERVABLES: dict[str, Observable] = {
         family="numerics",
         long_name="share of weights that round to 0",
         definition="in the precision of the cell, of all weights",
-        applies=_is_rounded,
+        needs="rounded_weights",
         estimate=lambda tallies, plan: tallies["zero_weights"] / tallies["rounded_weights"],
         error=rate_error,
     ),
@@ -212,7 +203,7 @@ ROW_OBSERVABLES: dict[str, Observable] = {
         family="numerics",
         long_name="share of rows whose Jacobian is 0",
         definition="in the precision of the cell one weight of the row rounds to 1 and all others to 0",
-        applies=_is_rounded,
+        needs="rounded_weights",
         estimate=lambda tallies, plan: tallies["zero_jacobians"] / tallies.rows,
         error=rate_error,
     ),

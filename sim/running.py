@@ -12,7 +12,7 @@ from sim.dataset import describe, stored_nodes
 from sim.errors import InputError, suggest
 from sim.estimates import Tallies
 from sim.first_scores import settled
-from sim.observables import OBSERVABLES, evaluate, observed
+from sim.observables import OBSERVABLES, observed, value_of
 from sim.plan import layout, plan
 from sim.sweep import Sweep
 from sim.tally import Layout, TreeNodes
@@ -44,10 +44,11 @@ def running(dataset: xr.Dataset, variable: str) -> xr.DataArray:
         If there is no such observable, or the dataset lacks the tallies it comes from.
     """
     sweep, tally_layout = _origin(dataset)
-    if variable not in observed(sweep):
+    names = observed(sweep, tally_layout)
+    if variable not in names:
         raise InputError(
-            f"variable: {variable!r} is no observable of this dataset; it has "
-            f"{', '.join(observed(sweep))}{suggest(variable, observed(sweep))}"
+            f"variable: {variable!r} is no observable of this dataset; it has {', '.join(names)}"
+            f"{suggest(variable, names)}"
         )
     cells = []
     for cell, nodes in zip(sweep.cells, stored_nodes(dataset, tally_layout), strict=True):
@@ -58,7 +59,7 @@ def running(dataset: xr.Dataset, variable: str) -> xr.DataArray:
             made = settled(made, sweep)
         groups, bins = tree.groups()
         prefixes = [Tallies(groups[:end], bins[:end], tally_layout) for end in range(1, len(groups) + 1)]
-        values = [evaluate(variable, tallies, made, sweep.quantile).value for tallies in prefixes]
+        values = [value_of(variable, tallies, made, sweep.quantile) for tallies in prefixes]
         cells.append((np.array(values), np.array([tallies.trials for tallies in prefixes])))
     return _labelled(dataset, sweep, variable, cells)
 

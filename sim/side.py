@@ -102,11 +102,6 @@ class Side(Record):
     )
 
     @property
-    def shape(self) -> float:
-        """The law's parameter, 0 where it has none."""
-        return next((float(value) for _, value in self.law.parameters), 0.0)
-
-    @property
     def given(self) -> dict[str, Any]:
         """The fields that differ from their defaults; tokens that do not correlate are none."""
         given = super().given

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.gradients import spread, value_of
+from sim.gradients import join_row, set_row, spread, value_of
 from sim.jit import inner, kernel, reduction
 from sim.tiles import TILE, dot, product
 from sim.views import ADDITIVE, COSINE, unit_slopes
@@ -45,7 +45,7 @@ class Slopes(NamedTuple):
     vs: np.ndarray  # real (scales, rows, d): sum e^2 h
     tops: np.ndarray  # real (scales, rows, d): h of the largest
     product: np.ndarray  # real: of exponentials and h
-    sensitivity: np.ndarray  # real (2, keys): ||ds/dq||^2 and ||ds/dk||^2 of a row's keys
+    sensitivity: np.ndarray  # real (3, keys): ||ds/dq||^2 and ||ds/dk||^2 of a row's keys, and 1
     units: np.ndarray  # real (units * keys,): the slopes of a row's units
     by_token: np.ndarray  # real (2, keys * d): of additive scores, ds/dq and ds/dk of a row
     norms: np.ndarray  # float64 (keys,): ||k||^2 of a tile
@@ -64,7 +64,7 @@ def new_slopes(has_views, is_used, n_rows, tile_rows, n_keys, d_k, units, expone
         np.empty((n_scales, kept, d), real),
         np.empty((n_scales, kept, d), real),
         np.empty(2 * tile_rows * d, real),
-        np.empty((2, n if is_used else 0), real),
+        np.ones((3, n if is_used else 0), real),
         np.empty(units * in_row, real),
         np.empty((2, in_row * d), real),
         np.empty(n if is_used else 0),
@@ -79,18 +79,6 @@ def _weighted(e, i, j, slopes, sensitivity, r, n):
     for t in range(n):
         c = slopes[i, t]
         term = e[j, t] * (c * c) * sensitivity[r, t]
-        squares += term
-        cubes += term * e[i, t]
-    return np.float64(squares), np.float64(cubes)
-
-
-@reduction
-def _sloped(e, i, j, slopes, n):
-    zero = e.dtype.type(0)
-    squares, cubes = zero, zero
-    for t in range(n):
-        c = slopes[i, t]
-        term = e[j, t] * (c * c)
         squares += term
         cubes += term * e[i, t]
     return np.float64(squares), np.float64(cubes)
@@ -165,52 +153,34 @@ def _join_sums(sums, row, tile, rise, is_first):
 
 
 @inner
-def _set_vectors(row, product, i, j, top, us, vs, tops):
-    for e in range(us.shape[1]):
-        us[row, e] = product[i, e]
-        vs[row, e] = product[j, e]
-        tops[row, e] = top[e]
-
-
-@inner
-def _join_vectors(row, r, s, product, i, j, join, us, vs):
-    # (U, V) becomes (r U + s u, r^2 V + s^2 v), and the vector `join` joins at the lesser of r and s
-    lesser = r if r < s else s
-    for e in range(us.shape[1]):
-        extra = lesser * join[e]
-        us[row, e] = r * us[row, e] + s * product[i, e] + extra
-        vs[row, e] = r * r * vs[row, e] + s * s * product[j, e] + lesser * extra
-
-
-@inner
 def _copy(source, out):
     for e in range(out.shape[0]):
         out[e] = source[e]
 
 
 @kernel
-def _merge_row(row, product, i, j, top, rise, is_first, us, vs, tops, sums, tile):
+def _merge_row(row, product, i, tops, rise, is_first, us, vs, kept, sums, tile):
+    """Merge the row `i` of a tile, whose largest key is the first of `tops`, into a row, whose own is kept."""
     real = us.dtype.type
     if is_first:
-        _set_vectors(row, product, i, j, top, us, vs, tops)
+        set_row(row, product, i, us, vs)
+        _copy(tops[0], kept[row])
     elif rise >= 0.0:
-        r = math.exp(-rise)
-        _join_vectors(row, real(r), real(1), product, i, j, tops[row], us, vs)
-        _copy(top, tops[row])
+        join_row(row, real(math.exp(-rise)), real(1), product, i, kept, row, us, vs)
+        _copy(tops[0], kept[row])
     else:
-        r = math.exp(rise)
-        _join_vectors(row, real(1), real(r), product, i, j, top, us, vs)
+        join_row(row, real(1), real(math.exp(rise)), product, i, tops, 0, us, vs)
     _join_sums(sums, row, tile, rise, is_first)
 
 
 @inner
-def _remove_along(vector, query, i, length_sq):
-    # what is left of a row's vector across the query
+def _remove_along(vector, query, i):
+    # what is left of a row's vector across the query, of length 1
     along = vector.dtype.type(0)
     for e in range(vector.shape[0]):
         along += vector[e] * query[e, i]
     for e in range(vector.shape[0]):
-        vector[e] -= along / length_sq * query[e, i]
+        vector[e] -= along * query[e, i]
 
 
 @inner
@@ -245,9 +215,9 @@ def _find_row_sums(i, k, scores, rows, place, score, norms, query_norm, state, t
     elif score.kind != ADDITIVE:
         _of_dot(state.sensitivity, norms, query_norm, n)
     j, c = height + i, np.float64(slopes[i, place])
-    tile[P2], tile[P3] = _sloped(e, i, j, slopes, n)
-    tile[K2], tile[K3] = _weighted(e, i, j, slopes, state.sensitivity, 1, n)
     tile[NORM], _ = _weighted(e, i, j, slopes, state.sensitivity, 0, n)
+    tile[K2], tile[K3] = _weighted(e, i, j, slopes, state.sensitivity, 1, n)
+    tile[P2], tile[P3] = _weighted(e, i, j, slopes, state.sensitivity, 2, n)
     tile[TOP] = c * c
     tile[KEY_TOP] = c * c * np.float64(state.sensitivity[1, place])
     tile[NORM_TOP] = c * c * np.float64(state.sensitivity[0, place])
@@ -267,7 +237,7 @@ def _finish_row(k, row, rows, score, queries, i, query_norm, state):
     if score.kind == COSINE:
         by = real(1.0 / math.sqrt(query_norm) if query_norm > 0.0 else 0.0)
         for vector in (us[row], vs[row], tops[row]):
-            _remove_along(vector, queries, i, real(1))
+            _remove_along(vector, queries, i)
             _scale_vector(vector, by)
     t1, t2 = rows.sums[k, 0, row], rows.sums[k, 1, row]
     away, mean_sq, along = spread(us, row, vs, row, tops, row, real(t1), real(1.0 + t1))
@@ -298,7 +268,7 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
     of_units = score.kind == ADDITIVE
     by_token = keys.by_token[: 0 if of_units else n * d].reshape(-1, d)
     end = 1 if factor >= 0.0 else 0
-    tiles, top = np.empty((n_rows, _SUMS)), np.empty(d, scores.dtype)
+    tiles, tops = np.empty((n_rows, _SUMS)), np.empty((1, d), scores.dtype)
     product_of = state.product.reshape(2 * height, d)
     for i in range(n_rows):
         if rows.tile_keys[i] == 0:
@@ -316,9 +286,9 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
             product(stack, row_tokens, pair)
             for x in range(d):
                 product_of[i, x], product_of[height + i, x] = pair[0, x], pair[1, x]
-                top[x] = row_tokens[place, x]
-            _scale_vector(top, state.slopes[i * n + place])
-            _join(k, i, first + i, is_first, end, factor, top, product_of, rows, state, tiles[i])
+                tops[0, x] = row_tokens[place, x]
+            _scale_vector(tops[0], state.slopes[i * n + place])
+            _join(k, i, first + i, is_first, end, factor, tops, product_of, rows, state, tiles[i])
     if not of_units:
         np.dot(e, by_token, product_of)
         for i in range(n_rows):
@@ -326,18 +296,18 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
                 _add_shift(product_of, i, _total(e, i, n), keys.shift)
                 _add_shift(product_of, height + i, _total(e, height + i, n), keys.shift)
                 place = rows.tile_places[end, i]
-                _find_top(by_token, keys.shift, place, state.slopes[i * n + place], top)
-                _join(k, i, first + i, is_first, end, factor, top, product_of, rows, state, tiles[i])
+                _find_top(by_token, keys.shift, place, state.slopes[i * n + place], tops[0])
+                _join(k, i, first + i, is_first, end, factor, tops, product_of, rows, state, tiles[i])
     if is_last:
         for i in range(n_rows):
             _finish_row(k, first + i, rows, score, queries, i, query_norms[i], state)
 
 
 @inner
-def _join(k, i, row, is_first, end, factor, top, product_of, rows, state, tile):
+def _join(k, i, row, is_first, end, factor, tops, product_of, rows, state, tile):
     rise = 0.0 if is_first else factor * (rows.tile_ends[end, i] - rows.ends[end, row])
-    us, vs, tops, sums = state.us[k], state.vs[k], state.tops[k], state.sums[k]
-    _merge_row(row, product_of, i, rows.tile_keys.shape[0] + i, top, rise, is_first, us, vs, tops, sums, tile)
+    us, vs, kept, sums = state.us[k], state.vs[k], state.tops[k], state.sums[k]
+    _merge_row(row, product_of, i, tops, rise, is_first, us, vs, kept, sums, tile)
 
 
 @inner

@@ -17,10 +17,10 @@ from itertools import combinations
 
 from sim.covariances import Covariance, componentwise, covariance, trace_product
 from sim.kinds import Choice
-from sim.laws import LAWS
+from sim.laws import LAWS, law_shape
 from sim.side import Side
 
-__all__ = ["Source", "Vector", "dot_covariance", "dot_mean", "fourth_moment", "law_shape", "side_source"]
+__all__ = ["Source", "Vector", "dot_covariance", "dot_mean", "fourth_moment", "side_source"]
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,6 @@ def source(law: Choice, dependent: Choice, within: Choice, width: int) -> Source
         k4=(elements[4] - 3) * r4 if elements[4] != 3 else 0.0,
         is_normal=law.kind == "gaussian" and dependent.kind != "signs",
     )
-
-
-def law_shape(law: Choice) -> float:
-    """Return a law's parameter, 0 where it has none."""
-    return next((float(value) for _, value in law.parameters), 0.0)
 
 
 def _finite(moments: Sequence[float]) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from sim.elementary import larger
 from sim.jit import inner, kernel, reduction
 from sim.rows import weight_max
-from sim.tiles import exponentials, place_of
+from sim.tiles import exponentials, place_of, seen_keys
 
 __all__ = ["MAX_PASSES", "Secular", "add_pass", "begin_pass", "end_pass", "new_secular"]
 
@@ -94,7 +94,7 @@ def add_pass(number, scores, first, start, visible, view, rows, measures, state)
     e = rows.exponentials[: scores.shape[1]].reshape(1, scores.shape[1])
     for i in range(scores.shape[0]):
         row = first + i
-        keys = max(min(scores.shape[1], visible[row] - start), 0)
+        keys = seen_keys(visible, row, start, scores.shape[1])
         if keys == 0 or rows.is_lost[row]:
             continue
         for k in range(state.mu.shape[0]):

@@ -27,6 +27,7 @@ from sim.tiles import (
     extremes_and_sum,
     place_of,
     power_sums,
+    seen_keys,
     squares,
     wide_central_sums,
 )
@@ -282,7 +283,7 @@ def _add_within(scores, tile_keys, window, counts):
 @inner
 def _find_ends(scores, first, start, visible, tile_keys, tile_ends, totals):
     for i in range(scores.shape[0]):
-        keys = max(min(scores.shape[1], visible[first + i] - start), 0)
+        keys = seen_keys(visible, first + i, start, scores.shape[1])
         tile_keys[i] = keys
         if keys > 0:
             low, high, total = extremes_and_sum(scores, i, keys)

@@ -13,14 +13,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from sim.additive_scores import additive_block, additive_limit
+from sim.blas import one_blas_thread
 from sim.cell import Cell
 from sim.cumulants import Cumulants, dot_cumulants
 from sim.directions import explicit, linear
 from sim.distributions import Distribution, score_distribution
-from sim.laws import LAWS
+from sim.laws import LAWS, law_shape
 from sim.mixtures import Block, ScoreMoments, block_of_kinds
 from sim.normalized_scores import normalized_block
 from sim.projected_scores import projected_block
@@ -28,7 +28,7 @@ from sim.rotated_scores import rotated_block
 from sim.scales import Rule
 from sim.side import Side
 from sim.soft_caps import capped, capped_limit
-from sim.sources import dot_covariance, law_shape
+from sim.sources import dot_covariance
 from sim.token_pairs import token_pairs
 
 __all__ = ["Distribution", "ScaledTheory", "ScoreTheory", "finite_moments", "scaled_theory", "score_theory"]
@@ -128,7 +128,7 @@ def finite_moments(cell: Cell) -> float:
 def _finite_of_side(side: Side) -> float:
     if side.std == 0:
         return math.inf
-    of_law = float(LAWS[side.law.kind].finite(side.shape))
+    of_law = float(LAWS[side.law.kind].finite(law_shape(side.law)))
     if side.dependent.kind == "magnitude":
         return min(of_law, math.ceil(side.dependent.get("df")) - 1)
     return of_law
@@ -142,7 +142,7 @@ def _blocks(cell: Cell) -> tuple[Block, Block | None]:
     cell = explicit(cell)
     if cell.score.kind == "additive":
         return additive_block(cell), additive_limit(cell)
-    with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+    with one_blas_thread():
         made = _dot_block(cell)
     if is_symmetric(cell):
         zero = np.zeros_like(made.kinds.third)

@@ -7,11 +7,9 @@ their number: a slice of an array counts references, some 10 ns each.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from sim.elementary import larger, smaller
-from sim.jit import inner, kernel, reduction
+from sim.jit import by_precision, device, inner, kernel, reduction
 from sim.rows import exponential32, exponential64, powers32, powers64
 
 __all__ = [
@@ -26,6 +24,7 @@ __all__ = [
     "place_of",
     "power_sums",
     "product",
+    "seen_keys",
     "squares",
     "transpose",
     "weights",
@@ -37,22 +36,8 @@ _SMALL = -60.0  # exponents below it are raised by as much, so that they stay ab
 DIRECT_ROWS = 4  # up to so many rows a plain loop beats BLAS, which spends its time packing the columns
 
 
-def _exponential(y):
-    raise NotImplementedError("compiled code only")
-
-
-def _powers(e):
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_exponential, inline="always")
-def _exponential_by_precision(y):
-    return (lambda y: exponential32(y)) if y == types.float32 else (lambda y: exponential64(y))
-
-
-@overload(_powers, inline="always")
-def _powers_by_precision(e):
-    return (lambda e: powers32(e)) if e == types.float32 else (lambda e: powers64(e))
+_exponential = by_precision(exponential32, exponential64)
+_powers = by_precision(powers32, powers64)
 
 
 @inner
@@ -73,6 +58,12 @@ def product(queries, keys, scores):
         _direct_product(queries, keys, scores)
     else:
         np.dot(queries.T, keys, scores)
+
+
+@device
+def seen_keys(visible, row, start, width):
+    """Return how many of the keys `start` ... of a tile of `width` a row sees."""
+    return max(min(width, visible[row] - start), 0)
 
 
 @inner

@@ -17,7 +17,7 @@ from sim.jit import device, inner, kernel
 from sim.philox import BIAS, COMMON, KEY, MAGNITUDE, QUERY, SHARED, philox4x32
 from sim.tiles import product
 
-__all__ = ["GIVEN", "Pair", "Side", "draw_side", "draw_weights", "normalize"]
+__all__ = ["GIVEN", "Pair", "Side", "draw_side", "draw_weights", "find_norms", "normalize"]
 
 GIVEN = np.int64(-1)  # in the place of a law's code: the vectors are not drawn, they are there
 MAGNITUDES, SIGNS = 1, 2  # of Side.dependent
@@ -266,14 +266,15 @@ def _project(tokens, weights, width, out):
 
 
 @inner
-def _find_lengths(x, d_k, lengths):
-    for t in range(x.shape[1]):
-        lengths[t] = 0.0
+def find_norms(x, d_k, norms):
+    """Write ||x||^2 of every vector."""
+    for t in range(norms.shape[0]):
+        norms[t] = 0.0
     for e in range(d_k):
-        for t in range(x.shape[1]):
-            lengths[t] += np.float64(x[e, t]) * np.float64(x[e, t])
-    for t in range(x.shape[1]):
-        lengths[t] = math.sqrt(lengths[t])
+        for t in range(norms.shape[0]):
+            norms[t] += np.float64(x[e, t]) * np.float64(x[e, t])
+    for t in range(norms.shape[0]):  # an infinite vector moves no score that is finite: its slope is 0
+        norms[t] = norms[t] if math.isfinite(norms[t]) else 0.0
 
 
 @inner
@@ -290,13 +291,13 @@ def _subtract_means(x, d_k):
 
 
 @kernel
-def normalize(x, d_k, length, lengths):
-    """Give every vector this length, and write into `lengths` what it was; a vector of length 0 stays as it is."""
+def normalize(x, d_k, length, norms):
+    """Give every vector this length, and write into `norms` what ||x||^2 was; a vector of no length stays as it is."""
     real = x.dtype.type
-    _find_lengths(x, d_k, lengths)
+    find_norms(x, d_k, norms)
     factors = np.empty(x.shape[1], x.dtype)
     for t in range(x.shape[1]):
-        factors[t] = real(length / lengths[t]) if lengths[t] > 0.0 else real(0)
+        factors[t] = real(length / math.sqrt(norms[t])) if norms[t] > 0.0 else real(0)
     for e in range(d_k):
         for t in range(x.shape[1]):
             x[e, t] *= factors[t]

@@ -10,12 +10,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from sim.draw import LAW_CODES, START, fill, padded
 from sim.elementary import round_bfloat16, round_float16, tanh_slope32, tanh_slope64
-from sim.jit import inner, kernel, part
+from sim.jit import by_precision, inner, kernel, part
 from sim.philox import KEY, QUERY, SCORE, UNIT_WEIGHT, UNITS
 from sim.tiles import TILE, product, transpose
 
@@ -46,6 +44,7 @@ FLOAT16, BFLOAT16 = 1, 2  # of Transform.rounding
 AT_SCORES, AT_QUERY, AT_BOTH = range(3)  # of Transform.place
 
 _GAUSSIAN = LAW_CODES["gaussian"]
+_tanh_slope = by_precision(tanh_slope32, tanh_slope64)
 _QUERY_UNITS, _KEY_UNITS = np.uint32(QUERY + UNITS), np.uint32(KEY + UNITS)
 
 
@@ -91,15 +90,6 @@ class Transform(NamedTuple):
     caps: np.ndarray
     rounding: int
     place: int
-
-
-def _tanh_slope(x):
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_tanh_slope, inline="always")
-def _tanh_slope_by_precision(x):
-    return (lambda x: tanh_slope32(x)) if x == types.float32 else (lambda x: tanh_slope64(x))
 
 
 @inner

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.block import QUERY_TILE, run_blocks
+from sim.block import QUERY_TILE
 from sim.draw import LAW_CODES, START, fill, padded
 from sim.given import Given, run_given
 from sim.philox import KEY, QUERY, SCORE
@@ -106,20 +106,9 @@ def draw_scores(made: Plan, trial: int) -> np.ndarray:
 
 def run_trials(made: Plan, where: Layout, sample: np.ndarray | None = None, stop: np.ndarray | None = None) -> Given:
     """Return what the kernels make of all the trials of a cell, and what the rows of the last are worth."""
-    tallies, bins, real = where.empty(made.blocks), where.empty_bins(1), made.measures.exponents.dtype
-    values = run_blocks(
-        0,
-        made.draw,
-        made.geometry,
-        made.visible,
-        made.measures,
-        tallies,
-        bins,
-        np.zeros(made.blocks, np.int64),
-        True,
-        np.empty(0, real) if sample is None else sample,
-        np.zeros(1, np.uint8) if stop is None else stop,
-    )
+    tallies, bins = where.empty(made.blocks), where.empty_bins(1)
+    rows = np.zeros(made.blocks, np.int64)
+    values = made.run(0, tallies, bins, rows, keep_values=True, sample=sample, stop=stop)
     merge_tree(tallies, where.segments)
     return Given(tallies[0], bins[0], values)
 

@@ -14,6 +14,7 @@ import xarray as xr
 import sim
 from sim.dataset import is_current, read, write
 from sim.observables import OBSERVABLES, observed
+from sim.plan import layout
 from sim.tally import FAMILIES
 
 CELLS = {"d_k": [4, 16], "n_queries": 8, "n_keys": 12, "trials": 40}
@@ -50,7 +51,8 @@ def sweep_of(dataset):
 
 
 def test_every_estimate_has_an_error_a_theory_and_says_what_it_is(dataset):
-    for name in observed(sweep_of(dataset)):
+    sweep = sweep_of(dataset)
+    for name in observed(sweep, layout(sweep)):
         entry, variable = OBSERVABLES[name], dataset[name]
         assert variable.attrs["definition"]
         assert variable.attrs["units"]

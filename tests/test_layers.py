@@ -71,7 +71,7 @@ FLOORS = [
         "elementary",
         "arrays",
     ],
-    ["philox", "jit", "provenance", "errors"],
+    ["philox", "jit", "blas", "provenance", "errors"],
 ]
 ANYWHERE = {"__init__"}  # the public names, each of which brings its module when it is first used
 

@@ -13,13 +13,15 @@ from sim.dataset import read
 from sim.errors import InputError
 from sim.measuring import measure
 from sim.observables import OBSERVABLES, observed
+from sim.plan import layout
 from sim.sweep import Sweep
 from sim.tally import FAMILIES
 from sim.tiles import TILE
 from tests import oracle
 
 # All but those that only some sweeps have: of pairs, and of types that are rounded to.
-MEASURED = observed(Sweep(d_k=1, n_tokens=1, observables=FAMILIES))
+SWEEP = Sweep(d_k=1, n_tokens=1, observables=FAMILIES)
+MEASURED = observed(SWEEP, layout(SWEEP))
 
 SCALES = ("none", "sqrt_dk", "dk", -1.0, 0.0, 3.0)
 RELATIVE = {"float64": 1e-10, "float32": 2e-4}
