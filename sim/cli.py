@@ -305,7 +305,7 @@ def _announce_compiling(sweep: Sweep) -> None:
     from sim import jit  # written so, it makes no kernel of this module (sim.provenance)
 
     if not all(map(jit.is_compiled, {cell.computes_in for cell in sweep.cells})):
-        print("compiling the kernels: half a minute, once for each precision", file=sys.stderr, flush=True)
+        print("compiling the kernels, once: a minute or two", file=sys.stderr, flush=True)
 
 
 def _simulate(label: str, sweep: Sweep, path: Path, threads: int | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from sim.jit import inner, kernel, part
+from sim.jit import inner, owner, part, shared
 from sim.laws import LAWS
 from sim.philox import philox4x32
 
@@ -23,7 +23,7 @@ _HAS_SECOND_FOUR = np.array([entry.words == 8 for entry in LAWS.values()])
 SECOND_FOUR = np.uint32(2**16)  # between a tensor's first four words of a counter and its second four
 
 
-@inner
+@shared
 def padded(d_k):
     """Return `d_k` rounded up to the four elements that one counter gives."""
     return 4 * ((d_k + 3) // 4)
@@ -94,7 +94,7 @@ def _elements_by_precision(law, words, out, e, numbers):
     return _switch([_transformer(getattr(entry, precision)) for entry in LAWS.values()])
 
 
-@kernel
+@owner
 def fill(law, out, element, first, trial, tensor, key, numbers):
     """Write mean + std z of the tokens `first` ... into `out`.
 

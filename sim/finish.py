@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sim.jit import inner, kernel, reduction
+from sim.jit import inner, kernel, part, reduction
 from sim.moments import MOMENT_FIELDS, scale_moments
 from sim.rounded import count_zeros, finish_rounded, round_weight
 from sim.rows import (
@@ -208,7 +208,7 @@ def _finish_overflows(k, rows, measures, tally):
         tally[measures.offsets.exp_overflows + k * len(_EXP_OVERFLOWS) + j] += count
 
 
-@kernel
+@part
 def _finish_rule(k, rows, slopes, rounded, query_norms, n_keys, measures, tally, bins):
     """Add the rows under rule `k`, of whose view `rows` is the state."""
     at = measures.offsets

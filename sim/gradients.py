@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.elementary import larger, smaller
-from sim.jit import inner, kernel, reduction
-from sim.tiles import TILE, dot, transpose
+from sim.jit import inner, kernel, part, reduction
+from sim.tiles import TILE, dot, matmul, transpose
 
 __all__ = [
     "Keys",
@@ -55,7 +55,6 @@ class Keys(NamedTuple):
     largest: np.ndarray  # real (2, rows, d): the keys of the smallest and of the largest score so far
 
 
-@kernel
 def new_keys(is_used, by_tokens, n_rows, tile_rows, n_keys, d_k, exponents):
     """Return the work space for one tile of keys, and the state of `n_rows` rows where there are several tiles.
 
@@ -114,7 +113,7 @@ def prepare_keys(keys, is_first, work):
     relative = work.relative[: d * n].reshape(d, n)
     _take_keys(keys, work.shift, relative, work.norms)
     if work.gram.shape[0] > 0:
-        np.dot(relative.T, relative, work.gram.reshape(n, n))
+        matmul(relative.T, relative, work.gram.reshape(n, n))
     else:
         transpose(relative, work.by_token[: n * d].reshape(n, d))
 
@@ -192,11 +191,11 @@ def join_row(row, r, s, product, i, joins, at, us, vs):
         vs[row, e] = r * r * vs[row, e] + s * s * product[height + i, e] + lesser * key
 
 
-@kernel
+@part
 def _from_gram(stack, gram, relative, product, norms, places, t1s, t2s, out):
     """Write every row's value, from its exponentials and their squares, which are the lower half of `stack`."""
     height = product.shape[0]
-    np.dot(stack[:height], gram, product)
+    matmul(stack[:height], gram, product)
     for i in range(out.shape[0]):
         t1, t2, place, j = t1s[i], t2s[i], places[i], height + i
         within, norm = np.float64(dot(stack, i, product, i)), np.float64(norms[0, place])
@@ -209,12 +208,12 @@ def _from_gram(stack, gram, relative, product, norms, places, t1s, t2s, out):
             out[i] = _directly(stack, i, j, relative, place, t1, t2)
 
 
-@kernel
+@part
 def _from_keys(stack, by_token, relative, product, norms, places, t1s, t2s, out):
     """Write every row's value where the rows have no other tile."""
     real = stack.dtype.type
     height = product.shape[0] // 2
-    np.dot(stack, by_token, product)
+    matmul(stack, by_token, product)
     for i in range(out.shape[0]):
         t1, j = t1s[i], height + i
         away, mean_sq, along = spread(product, i, product, j, by_token, places[i], real(t1), real(1.0 + t1))
@@ -224,7 +223,7 @@ def _from_keys(stack, by_token, relative, product, norms, places, t1s, t2s, out)
             out[i] = _directly(stack, i, j, relative, places[i], t1, t2s[i])
 
 
-@kernel
+@part
 def _from_tiles(
     stack, by_token, product, norms, places, t1s, t2s, out, is_first, is_last, keys, rises, old, us, vs, weighted_norms
 ):
@@ -234,7 +233,7 @@ def _from_tiles(
     """
     real = stack.dtype.type
     height = product.shape[0] // 2
-    np.dot(stack, by_token, product)
+    matmul(stack, by_token, product)
     for i in range(out.shape[0]):
         is_old = True
         if keys[i] > 0:

@@ -18,16 +18,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import types
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 from sim.provenance import PACKAGE, kernel_digest
 
 __all__ = [
+    "PRECISIONS",
     "by_precision",
     "device",
     "ensure_compiled",
@@ -36,10 +38,13 @@ __all__ = [
     "is_compiled",
     "kernel",
     "mark_compiled",
+    "owner",
     "part",
     "reduction",
+    "shared",
 ]
 
+PRECISIONS = ("float32", "float64")  # that kernels compute in
 _KEEP_DAYS = 30
 # Named one by one: `nnan` and `ninf`, which "fast" would add, break infinities and NaN.
 _ELEMENTWISE = {"contract", "nsz"}
@@ -100,6 +105,10 @@ if platform.machine() in ("x86_64", "AMD64"):
 _COMPILES_FOR_OTHERS = "ATTENTION_SIM_COMPILES_FOR_OTHERS"
 _WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _COMPILES_FOR_OTHERS in os.environ else {}
 
+# No reference is counted to arrays that the caller holds anyway, nor to slices of them. To count sixty arrays, in every
+# function that they pass through, was two thirds of all code to compile.
+_BORROWS = {"_nrt": False}
+
 
 def device(function: Callable[..., Any]) -> Any:
     """A scalar formula, inlined into whatever calls it: a CPU loop or a CUDA kernel alike."""
@@ -108,7 +117,7 @@ def device(function: Callable[..., Any]) -> Any:
 
 def inner(function: Callable[..., Any]) -> Any:
     """An inner loop over arrays whose steps are independent, or whose sums are to keep their order."""
-    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE, **_WRAPPERS)(function)
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE, **_BORROWS, **_WRAPPERS)(function)
 
 
 def reduction(function: Callable[..., Any]) -> Any:
@@ -117,7 +126,7 @@ def reduction(function: Callable[..., Any]) -> Any:
     Only for loops with a single term added to each sum: in longer expressions the order is the compiler's
     choice, which could change from one compilation to the next, and with it the last bit.
     """
-    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"}, **_WRAPPERS)(function)
+    return numba.njit(error_model="numpy", fastmath=_ELEMENTWISE | {"reassoc"}, **_BORROWS, **_WRAPPERS)(function)
 
 
 def by_precision(single: Callable[..., Any], double: Callable[..., Any]) -> Any:
@@ -141,14 +150,33 @@ def part(function: Callable[..., Any]) -> Any:
     return numba.njit(inline="always", error_model="numpy", **_WRAPPERS)(function)
 
 
+def shared(function: Callable[..., Any]) -> Any:
+    """A function that Python calls as it stands, and kernels compiled."""
+    return register_jitable(function)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """A function with strict arithmetic, which runs without the GIL and is held in the disk cache."""
-    return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", **_WRAPPERS)(function)
+    return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", **_BORROWS, **_WRAPPERS)(function)
 
 
-def entry(function: Callable[..., Any]) -> Any:
-    """A kernel that Python calls with all others behind it: compiled once, by a process of its own."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+def owner(function: Callable[..., Any]) -> Any:
+    """A kernel that makes arrays of its own; all others use those of their callers."""
+    return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", _nrt=True, **_WRAPPERS)(function)
+
+
+def entry(function: Callable[..., Any]) -> dict[str, Any]:
+    """A kernel that Python calls with all others behind it, for each precision: compiled once, in a process of its own.
+
+    They differ in their names alone, by which Numba's disk cache keeps apart what two processes write at a time.
+    """
+    entries = {}
+    for precision in PRECISIONS:
+        named = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{precision}")
+        named.__qualname__ = named.__name__
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, **_BORROWS)
+        entries[precision] = compiled(named)
+    return entries
 
 
 _COMPILING = threading.Lock()
@@ -172,7 +200,7 @@ def mark_compiled(precision: str) -> None:
 
 
 def ensure_compiled(precision: str) -> None:
-    """Let a process of its own compile the entry point in one precision, unless one did so before.
+    """Let a process of its own compile the entry point in one precision, unless one did so before; the other beside it.
 
     Where a kernel is compiled, LLVM links the inner loops as they were compiled by themselves, while in the cache they
     are optimised once more as parts of their caller, and then add in another order. All that compute shall load the
@@ -182,12 +210,21 @@ def ensure_compiled(precision: str) -> None:
         return
     with _COMPILING:  # threads that come in meanwhile wait
         if not is_compiled(precision):
-            _compile_apart(precision)
+            beside = PRECISIONS if (os.cpu_count() or 1) > 1 else (precision,)
+            processes = [_compiler_of(each) for each in beside if not is_compiled(each)]
+            try:
+                for process in processes:
+                    process.wait()
+            finally:  # those that are left on Ctrl-C
+                for process in processes:
+                    process.kill()
 
 
-def _compile_apart(precision: str) -> None:
-    statement = f"from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
+def _compiler_of(precision: str) -> subprocess.Popen[bytes]:
+    # The garbage collector would find nothing in what Numba keeps, at 4 % of the time.
+    statement = f"import gc; gc.disable(); from sim.cpu import compile_into_cache; compile_into_cache({precision!r})"
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, _COMPILES_FOR_OTHERS: "1"}
     # Where it fails, this process compiles, and fails with the reason or does without the same last bits.
-    subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True)
+    command, quiet = [sys.executable, "-c", statement], subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from sim.arguments import draw_of, fixed_rule, has_own_view
-from sim.block import Draw, Geometry, run_blocks
+from sim.block import Draw, Geometry, new_work, run_blocks
 from sim.cell import Cell
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
@@ -99,20 +99,29 @@ class Plan:
         sample: np.ndarray | None = None,
         stop: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Run blocks of the cell on this thread: :func:`sim.block.run_blocks`, whose other arguments are the plan's."""
-        return run_blocks(
+        """Run blocks of the cell on this thread; the other arguments of ``sim.block.run_blocks`` are the plan's.
+
+        Returns
+        -------
+        float64 array (scales, N_VALUES, n_queries)
+            What the rows of the last trial are worth, if `keep_values`.
+        """
+        work = new_work(self.draw, self.geometry, self.measures, keep_values)
+        real = self.measures.exponents.dtype
+        run_blocks[real.name](
             first_block,
             self.draw,
             self.geometry,
             self.visible,
             self.measures,
+            work,
             tallies,
             bins,
             bin_rows,
-            keep_values,
-            np.empty(0, self.measures.exponents.dtype) if sample is None else sample,
+            np.empty(0, real) if sample is None else sample,
             np.zeros(1, np.uint8) if stop is None else stop,
         )
+        return work.rows.values
 
     @cached_property
     def scaled(self) -> tuple[ScaledTheory, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.elementary import LOG2_E, exp2_64, log32, log64, round_bfloat16, round_float16
-from sim.jit import by_precision, inner, kernel, part, reduction
+from sim.jit import by_precision, inner, kernel, reduction
 from sim.rows import (
     EFFECTIVE_KEYS,
     ENTROPY,
@@ -54,13 +54,11 @@ class Rounded(NamedTuple):
     sums: np.ndarray  # float64 (scales, 9, rows)
 
 
-@inner
 def needs_rounding(rounding, at):
     """Return whether weights are to be rounded, for a family that shows it."""
     return rounding > 0 and (at.weight_max >= 0 or at.jacobian_trace >= 0 or at.zero_weights >= 0)
 
 
-@part
 def new_rounded(rounding, n_scales, n_rows):
     """Return room for the state."""
     return Rounded(rounding, np.empty((n_scales, 9, n_rows)))

@@ -26,7 +26,7 @@ import numpy as np
 
 from sim.gradients import join_row, set_row, spread, value_of
 from sim.jit import inner, kernel, reduction
-from sim.tiles import TILE, dot, product
+from sim.tiles import TILE, dot, matmul, product
 from sim.views import ADDITIVE, COSINE, unit_slopes
 
 __all__ = ["Slopes", "add_slopes", "key_share", "new_slopes", "score_share"]
@@ -49,9 +49,12 @@ class Slopes(NamedTuple):
     units: np.ndarray  # real (units * keys,): the slopes of a row's units
     by_token: np.ndarray  # real (2, keys * d): of additive scores, ds/dq and ds/dk of a row
     norms: np.ndarray  # float64 (keys,): ||k||^2 of a tile
+    tile_sums: np.ndarray  # float64 (rows of a tile, 8)
+    top: np.ndarray  # real (1, d): h of a tile's largest key
+    stack: np.ndarray  # real (keys * 2,): of additive scores, e and e^2 of a row
+    pair: np.ndarray  # real (2, d): their products with the row's ds/dq
 
 
-@kernel
 def new_slopes(has_views, is_used, n_rows, tile_rows, n_keys, d_k, units, exponents):
     """Return the state; without views that are not raw, or without gradients, most of it is of no length."""
     real, n_scales, n = exponents.dtype, exponents.shape[0], min(n_keys, TILE)
@@ -68,6 +71,10 @@ def new_slopes(has_views, is_used, n_rows, tile_rows, n_keys, d_k, units, expone
         np.empty(units * in_row, real),
         np.empty((2, in_row * d), real),
         np.empty(n if is_used else 0),
+        np.empty((tile_rows, _SUMS)),
+        np.empty((1, d), real),
+        np.empty(2 * in_row, real),
+        np.empty((2, d), real),
     )
 
 
@@ -159,17 +166,17 @@ def _copy(source, out):
 
 
 @kernel
-def _merge_row(row, product, i, tops, rise, is_first, us, vs, kept, sums, tile):
-    """Merge the row `i` of a tile, whose largest key is the first of `tops`, into a row, whose own is kept."""
+def _merge_row(row, product, i, top, rise, is_first, us, vs, kept, sums, tile):
+    """Merge the row `i` of a tile, whose largest key is `top`, into a row, whose own is kept."""
     real = us.dtype.type
     if is_first:
         set_row(row, product, i, us, vs)
-        _copy(tops[0], kept[row])
+        _copy(top[0], kept[row])
     elif rise >= 0.0:
         join_row(row, real(math.exp(-rise)), real(1), product, i, kept, row, us, vs)
-        _copy(tops[0], kept[row])
+        _copy(top[0], kept[row])
     else:
-        join_row(row, real(1), real(math.exp(rise)), product, i, tops, 0, us, vs)
+        join_row(row, real(1), real(math.exp(rise)), product, i, top, 0, us, vs)
     _join_sums(sums, row, tile, rise, is_first)
 
 
@@ -268,7 +275,7 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
     of_units = score.kind == ADDITIVE
     by_token = keys.by_token[: 0 if of_units else n * d].reshape(-1, d)
     end = 1 if factor >= 0.0 else 0
-    tiles, tops = np.empty((n_rows, _SUMS)), np.empty((1, d), scores.dtype)
+    tiles, top, pair = state.tile_sums, state.top, state.pair
     product_of = state.product.reshape(2 * height, d)
     for i in range(n_rows):
         if rows.tile_keys[i] == 0:
@@ -279,35 +286,34 @@ def add_slopes(k, scores, first, is_first, is_last, rows, factor, keys, queries,
         _find_row_sums(i, k, scores, rows, place, score, state.norms, query_norms[i], state, tiles[i])
         if of_units:
             row_tokens = state.by_token[0, : n * d].reshape(n, d)
-            stack = np.empty((n, 2), scores.dtype)
+            stack = state.stack[: 2 * n].reshape(n, 2)
             for t in range(n):
                 stack[t, 0], stack[t, 1] = e[i, t], e[height + i, t]
-            pair = np.empty((2, d), scores.dtype)
             product(stack, row_tokens, pair)
             for x in range(d):
                 product_of[i, x], product_of[height + i, x] = pair[0, x], pair[1, x]
-                tops[0, x] = row_tokens[place, x]
-            _scale_vector(tops[0], state.slopes[i * n + place])
-            _join(k, i, first + i, is_first, end, factor, tops, product_of, rows, state, tiles[i])
+                top[0, x] = row_tokens[place, x]
+            _scale_vector(top[0], state.slopes[i * n + place])
+            _join(k, i, first + i, is_first, end, factor, top, product_of, rows, state, tiles[i])
     if not of_units:
-        np.dot(e, by_token, product_of)
+        matmul(e, by_token, product_of)
         for i in range(n_rows):
             if rows.tile_keys[i] > 0:
                 _add_shift(product_of, i, _total(e, i, n), keys.shift)
                 _add_shift(product_of, height + i, _total(e, height + i, n), keys.shift)
                 place = rows.tile_places[end, i]
-                _find_top(by_token, keys.shift, place, state.slopes[i * n + place], tops[0])
-                _join(k, i, first + i, is_first, end, factor, tops, product_of, rows, state, tiles[i])
+                _find_top(by_token, keys.shift, place, state.slopes[i * n + place], top[0])
+                _join(k, i, first + i, is_first, end, factor, top, product_of, rows, state, tiles[i])
     if is_last:
         for i in range(n_rows):
             _finish_row(k, first + i, rows, score, queries, i, query_norms[i], state)
 
 
 @inner
-def _join(k, i, row, is_first, end, factor, tops, product_of, rows, state, tile):
+def _join(k, i, row, is_first, end, factor, top, product_of, rows, state, tile):
     rise = 0.0 if is_first else factor * (rows.tile_ends[end, i] - rows.ends[end, row])
     us, vs, kept, sums = state.us[k], state.vs[k], state.tops[k], state.sums[k]
-    _merge_row(row, product_of, i, tops, rise, is_first, us, vs, kept, sums, tile)
+    _merge_row(row, product_of, i, top, rise, is_first, us, vs, kept, sums, tile)
 
 
 @inner

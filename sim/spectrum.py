@@ -38,7 +38,6 @@ class Secular(NamedTuple):
     is_settled: np.ndarray  # uint8
 
 
-@kernel
 def new_secular(n_scales, n_rows):
     """Return room for the state."""
     shape = (n_scales, n_rows)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.jit import inner, kernel
+from sim.jit import inner, kernel, part
 from sim.moments import MOMENT_FIELDS, merge_moments, pool_rows
 from sim.rows import N_VALUES, rise
 from sim.tiles import (
@@ -139,7 +139,6 @@ def needs_weights(at):
     )
 
 
-@kernel
 def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
     """Return the state for trials of `n_rows` rows, of which `tile_rows` come at a time, with `tile_keys` keys."""
     at, n_scales, n_views = measures.offsets, measures.factors.shape[0], measures.n_views
@@ -165,7 +164,7 @@ def new_rows(n_rows, tile_rows, tile_keys, measures, keep_values):
     )
 
 
-@inner
+@part
 def view_of(rows, view):
     """Return the state as that of one view."""
     return Rows(
@@ -189,15 +188,11 @@ def view_of(rows, view):
     )
 
 
-@kernel
+@part
 def _add_weights(
     scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents, views, view
 ):
-    """Add the scores of a tile to the sums of its rows, under every one of `factors` that belongs to the view.
-
-    Called once a tile, with arrays rather than with what holds them: a call counts a reference for every array
-    that it is handed, 200 ns for the rows' state, which a call for each row would pay.
-    """
+    """Add the scores of a tile to the sums of its rows, under every one of `factors` that belongs to the view."""
     real = scores.dtype.type
     n_rows, width = keys.shape[0], scores.shape[1]
     for i in range(scores.shape[0]):
@@ -338,7 +333,7 @@ def _add_overflows(scores, tile_keys, tile_ends, counts):
                 counts[k] += count_beyond(scores, i, tile_keys[i], OVERFLOWS[k])
 
 
-@kernel
+@part
 def _add_raw(scores, rows, measures, tally, bins):
     """Add what is counted of raw scores alone, infinite ones too."""
     at, keys = measures.offsets, rows.tile_keys

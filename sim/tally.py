@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.jit import inner, kernel
+from sim.jit import inner, kernel, owner
 from sim.moments import MOMENT_FIELDS, merge_moments
 
 __all__ = [
@@ -206,7 +206,7 @@ def _copy(source, out):
         out[i] = source[i]
 
 
-@kernel
+@owner
 def leave_one_out(groups, segments):
     """Return for every row of `groups` (at least two) the merged tally of all the others."""
     count = groups.shape[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.elementary import larger, smaller
-from sim.jit import by_precision, device, inner, kernel, reduction
+from sim.jit import by_precision, device, inner, kernel, owner, reduction
 from sim.rows import exponential32, exponential64, powers32, powers64
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "dot",
     "exponentials",
     "extremes_and_sum",
+    "matmul",
     "place_of",
     "power_sums",
     "product",
@@ -51,13 +52,19 @@ def _direct_product(queries, keys, scores):
                 scores[i, j] += q * keys[e, j]
 
 
+@owner
+def matmul(a, b, out):
+    """Write a b by BLAS; all are contiguous."""
+    np.dot(a, b, out)  # returns `out`, and with it a reference
+
+
 @kernel
 def product(queries, keys, scores):
     """Write queries^T keys, (queries, keys); both are (d_k, tokens) and contiguous."""
     if scores.shape[0] <= DIRECT_ROWS:
         _direct_product(queries, keys, scores)
     else:
-        np.dot(queries.T, keys, scores)
+        matmul(queries.T, keys, scores)
 
 
 @device

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.draw import LAW_CODES, START, fill, padded
-from sim.jit import device, inner, kernel
+from sim.jit import device, inner, kernel, owner, part
 from sim.philox import BIAS, COMMON, KEY, MAGNITUDE, QUERY, SHARED, philox4x32
 from sim.tiles import product
 
@@ -138,10 +138,9 @@ def _add_up(x, width, total):
 
 
 @inner
-def _equicorrelate(x, width, rho):
+def _equicorrelate(x, width, rho, total):
     # the symmetric root of (1 - rho) I + rho 11': exact down to rho = -1 / (width - 1)
     real = x.dtype.type
-    total = np.empty(x.shape[1])
     _add_up(x, width, total)
     own = math.sqrt(1.0 - rho)
     shared = (math.sqrt(max(1.0 + (width - 1) * rho, 0.0)) - own) / width
@@ -173,7 +172,7 @@ def _mix_with_partners(x, own, share, partners):
             x[e, t] = own * x[e, t] + share * partners[e, t]
 
 
-@kernel
+@owner
 def _draw_independent(side, width, x, first, trial, tensor, key):
     """Write standardised vectors that are independent of each other."""
     if side.dependent == 0:
@@ -191,12 +190,12 @@ def _draw_independent(side, width, x, first, trial, tensor, key):
     if side.within == DIAGONAL:
         _multiply_components(x, side.diagonal)
     elif side.within == EQUICORRELATED:
-        _equicorrelate(x, width, side.rho)
+        _equicorrelate(x, width, side.rho, np.empty(x.shape[1]))
     elif side.within == AR1:
         _autoregress(x, width, side.rho)
 
 
-@kernel
+@part
 def _draw_common(side, width, rho, x, trial, tensor, key):
     """Give the vectors `x` a correlation rho with each other, by one more vector drawn alike."""
     real = x.dtype.type
@@ -205,7 +204,7 @@ def _draw_common(side, width, rho, x, trial, tensor, key):
     _mix_with_common(x, real(math.sqrt(1.0 - rho)), real(math.sqrt(rho)), common)
 
 
-@kernel
+@part
 def _draw_standard(side, width, x, first, trial, tensor, key):
     """Write standardised vectors, which may have one vector of the trial in common."""
     _draw_independent(side, width, x, first, trial, tensor, key)
@@ -213,7 +212,7 @@ def _draw_standard(side, width, x, first, trial, tensor, key):
         _draw_common(side, width, side.common, x, trial, np.uint32(tensor + COMMON), key)
 
 
-@kernel
+@part
 def _join_sides(pair, query, width, own, x, first, trial, key):
     real = x.dtype.type
     if pair.kind == PAIRED and own == KEY:
@@ -233,7 +232,7 @@ def _shift(x, numbers):
             x[e, t] = numbers[0] + numbers[1] * x[e, t]
 
 
-@kernel
+@part
 def _draw_tokens(side, query, pair, width, own, x, first, trial, key):
     """Write the tokens `first` ..., complete but for projection, normalization and rotation."""
     if side.dependent == 0 and side.within == 0 and side.common == 0.0 and pair.kind == 0:
@@ -244,16 +243,13 @@ def _draw_tokens(side, query, pair, width, own, x, first, trial, key):
         _shift(x, side.numbers)
 
 
-@kernel
-def draw_weights(side, own, weights, d_k, trial, key):
-    """Write the projection of one side for a trial, (padded(width), d_k), and below it the bias, (1, d_k)."""
+@part
+def draw_weights(side, own, weights, trial, key):
+    """Write the projection of one side for a trial, (padded(width), d_k), and below it (4, d_k), the bias in front."""
     if side.width > 0:
-        matrix = weights[: padded(side.width)]
-        fill(side.weight_law, matrix, START, START, trial, side.weight_tensor, key, side.weights)
-        bias = np.empty((4, d_k), weights.dtype)
-        fill(_GAUSSIAN, bias, START, START, trial, np.uint32(own + BIAS), key, side.bias)
-        for e in range(d_k):
-            weights[padded(side.width), e] = bias[0, e]
+        height = padded(side.width)
+        fill(side.weight_law, weights[:height], START, START, trial, side.weight_tensor, key, side.weights)
+        fill(_GAUSSIAN, weights[height:], START, START, trial, np.uint32(own + BIAS), key, side.bias)
 
 
 @kernel
@@ -278,19 +274,18 @@ def find_norms(x, d_k, norms):
 
 
 @inner
-def _subtract_means(x, d_k):
+def _subtract_means(x, d_k, total):
     # the first component is taken off before, so that nothing is left of equal ones
     for e in range(d_k - 1, -1, -1):
         for t in range(x.shape[1]):
             x[e, t] -= x[0, t]
-    total = np.empty(x.shape[1])
     _add_up(x, d_k, total)
     for e in range(d_k):
         for t in range(x.shape[1]):
             x[e, t] -= x.dtype.type(total[t] / d_k)
 
 
-@kernel
+@owner
 def normalize(x, d_k, length, norms):
     """Give every vector this length, and write into `norms` what ||x||^2 was; a vector of no length stays as it is."""
     real = x.dtype.type
@@ -325,7 +320,7 @@ def _copy_given(given, first, out):
             out[e, t] = given[first + t, e]
 
 
-@kernel
+@owner
 def draw_side(side, own, query, pair, d_k, room, weights, out, first, trial, key):
     """Write the tokens `first` ... of one side into `out`, of shape (padded(d_k), tokens).
 
@@ -338,24 +333,25 @@ def draw_side(side, own, query, pair, d_k, room, weights, out, first, trial, key
     d_k : int
     room : real (padded(width) * tokens,)
         For the tokens before they are projected.
-    weights : real (padded(width) + 1, d_k)
+    weights : real (padded(width) + 4, d_k)
         Of :func:`draw_weights`.
     """
     trial = np.uint32(trial)
     if side.law == GIVEN:
         _copy_given(side.given, first, out)
         return
+    tokens, width = out, d_k
     if side.width > 0:
-        n, height = out.shape[1], padded(side.width)
+        n, height, width = out.shape[1], padded(side.width), side.width
         tokens = room[: height * n].reshape(height, n)
-        _draw_tokens(side, query, pair, side.width, own, tokens, first, trial, key)
-        _project(tokens, weights, side.width, out[:d_k])
-    else:
-        _draw_tokens(side, query, pair, d_k, own, out, first, trial, key)
+    _draw_tokens(side, query, pair, width, own, tokens, first, trial, key)
+    if side.width > 0:
+        _project(tokens, weights, width, out[:d_k])
     if side.normalize > 0:
+        of_tokens = np.empty(out.shape[1])
         if side.normalize == LAYER:
-            _subtract_means(out, d_k)
+            _subtract_means(out, d_k, of_tokens)
         length = side.gain if side.normalize == L2 else side.gain * math.sqrt(d_k)
-        normalize(out, d_k, length, np.empty(out.shape[1]))
+        normalize(out, d_k, length, of_tokens)
     if side.rates.shape[0] > 0:
         _rotate(out, side, first)

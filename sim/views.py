@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.draw import LAW_CODES, START, fill, padded
 from sim.elementary import round_bfloat16, round_float16, tanh_slope32, tanh_slope64
-from sim.jit import by_precision, inner, kernel, part
+from sim.jit import by_precision, inner, kernel, owner, part
 from sim.philox import KEY, QUERY, SCORE, UNIT_WEIGHT, UNITS
 from sim.tiles import TILE, product, transpose
 
@@ -156,7 +156,7 @@ def _scale_tokens(x, factors, out):
             out[e, t] = real(factors[t]) * x[e, t]
 
 
-@kernel
+@owner
 def scaled_product(queries, keys, k, first, visible, transform, room, out):
     """Write the product of vectors that are scaled first: the queries, or queries and keys by a root each.
 
@@ -192,7 +192,6 @@ class Units(NamedTuple):
     of_keys: np.ndarray  # real (units * TILE,)
 
 
-@part
 def new_units(units, d_k, n_queries, n_keys, exponents):
     """Return room for `units` units, of which there may be none."""
     real, height = exponents.dtype, padded(d_k) if units > 0 else 0
@@ -207,7 +206,7 @@ def new_units(units, d_k, n_queries, n_keys, exponents):
     )
 
 
-@kernel
+@part
 def draw_units(score, trial, key, units):
     """Draw the weights of a trial."""
     if score.units > 0:
@@ -240,7 +239,7 @@ def unit_slopes(of_queries, i, of_keys, v, out):
             out[u, j] = weight * slope
 
 
-@kernel
+@part
 def raw_scores(score, units, queries, keys, i, j, trial, key, rounding, room):
     """Write the raw scores of a tile into `room`, (rows, keys), and return them.
 

@@ -56,8 +56,8 @@ def draw_tokens(made: Plan, own: np.uint32, count: int, trial: int, first: int =
     geometry, draw = made.geometry, made.draw
     side, step = (draw.key, TILE) if own == KEY else (draw.query, QUERY_TILE)
     height, real = padded(max(draw.query.width, draw.key.width)), side.numbers.dtype
-    weights = np.empty((height + 1, geometry.d_k if height else 0), real)
-    draw_weights(side, own, weights, geometry.d_k, np.uint32(trial), geometry.key)
+    weights = np.empty((height + 4 if height else 0, geometry.d_k), real)
+    draw_weights(side, own, weights, np.uint32(trial), geometry.key)
     tiles = []
     for start in range(first, first + count, step):
         n = min(step, first + count - start)
