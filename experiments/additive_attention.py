@@ -144,8 +144,8 @@ def as_many_units(datasets: Mapping[str, Dataset], normalized: bool = False) -> 
 
 def with_normal_rows(dataset: Dataset) -> Dataset:
     """Add the largest weight of normal rows with the limiting variance within a row, as `weight_max_limit`."""
-    from sim.normal_rows import normal_rows
-    from sim.row_integrals import RowIntegrals
+    from sim.theory.normal_rows import normal_rows
+    from sim.theory.row_integrals import RowIntegrals
 
     sigma = np.sqrt(dataset["score_row_variance_limit"])
     largest = RowIntegrals(*normal_rows(sigma.values, dataset["n_keys"].item())).weight_max

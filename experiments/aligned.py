@@ -68,7 +68,7 @@ def log_log_slope(dataset: Dataset, scale: str, rho: float) -> Line:
 def _lengths(d: int) -> tuple[np.ndarray, np.ndarray]:
     """Return lengths of a Gaussian query, and their weights."""
     from sim.cell import Side
-    from sim.norm_laws import norm_law
+    from sim.theory.norm_laws import norm_law
 
     law = norm_law(Side(), d)
     assert law is not None  # it is known for Gaussian queries

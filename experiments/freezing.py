@@ -65,8 +65,8 @@ def with_share(dataset: Dataset) -> Dataset:
 
 def exact(sigma: Any, n: int, variable: str) -> Any:
     """Return Σp², or the entropy by ln n, of a row of n normal scores."""
-    from sim.normal_rows import normal_rows
-    from sim.row_integrals import RowIntegrals
+    from sim.theory.normal_rows import normal_rows
+    from sim.theory.row_integrals import RowIntegrals
 
     rows = RowIntegrals(*normal_rows(sigma, n))
     return rows.weight_sum_squares if variable == "weight_sum_squares" else rows.weight_entropy / np.log(n)

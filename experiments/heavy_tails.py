@@ -72,9 +72,9 @@ def quartile(df: float, d: int) -> float:
     from scipy.optimize import brentq
 
     from sim.cell import Cell
-    from sim.distributions import score_distribution
     from sim.kinds import Choice
     from sim.side import Side
+    from sim.theory.distributions import score_distribution
 
     side = Side(dependent=Choice("magnitude", {"df": float(df)}))
     distribution = score_distribution(Cell(seed=0, d_k=d, n_queries=2, n_keys=2, query=side, key=side))

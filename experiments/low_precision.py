@@ -84,7 +84,7 @@ _TEXT: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "c
 def _row_law(d: int) -> tuple[np.ndarray, np.ndarray]:
     """Return values of ‖q‖ and their weights, of q of elements of size 1."""
     from sim.cell import Side
-    from sim.norm_laws import norm_law
+    from sim.theory.norm_laws import norm_law
 
     law = norm_law(Side(), d)
     assert law is not None  # it is known for Gaussian queries

@@ -66,7 +66,7 @@ _LOOKS = {"float16": 0, "float32": 1}
 def _within(limit: float, d: int, std: float) -> tuple[np.ndarray, np.ndarray]:
     """Return limit / (standard deviation of a row) for both sides' `std`, over ‖q‖, and the weights of ‖q‖."""
     from sim.cell import Side
-    from sim.normal_rows import norm_law
+    from sim.theory.normal_rows import norm_law
 
     law = norm_law(Side(), d)
     assert law is not None  # it is known for Gaussian queries

@@ -97,7 +97,7 @@ def _draw_largest(axes: Axes, dataset: Dataset) -> None:
 
 def _draw_threshold(axes: Axes, datasets: Mapping[str, Dataset]) -> None:
     from sim import figures
-    from sim.normal_rows import normal_rows
+    from sim.theory.normal_rows import normal_rows
 
     axes.axvspan(1, 16, color="#d8d8d8", alpha=0.6, lw=0, zorder=0)
     ratio = np.geomspace(1 / 32, 16, 200)

@@ -10,13 +10,13 @@ import numpy as np
 from sim.block import Draw
 from sim.cell import Cell
 from sim.cell import Side as SideFields
-from sim.covariances import covariance
 from sim.draw import LAW_CODES
 from sim.kinds import Choice
 from sim.laws import LAWS, law_shape
 from sim.philox import KEY, QUERY, WEIGHTS
 from sim.scales import Rule
 from sim.structure import INITS
+from sim.theory.covariances import covariance
 from sim.tiles import TILE
 from sim.vectors import (
     AR1,

@@ -18,15 +18,15 @@ from sim.block import Draw, Geometry, new_work, run_blocks
 from sim.cell import Cell
 from sim.elementary import LOG2_E
 from sim.laws import LAWS
-from sim.normal_rows import key_gradient_theory, query_gradient_limit, row_limits, row_theory
-from sim.row_integrals import RowIntegrals
 from sim.scales import Rule, scale_factor, scale_rule
 from sim.sizes import SIZE_BINS
 from sim.stream import OVERFLOWS, Measures
 from sim.structure import INITS
 from sim.sweep import Sweep
 from sim.tally import PARTNERS, ROUNDED, Layout
-from sim.theory import ScaledTheory, ScoreTheory, scaled_theory, score_theory
+from sim.theory.normal_rows import key_gradient_theory, query_gradient_limit, row_limits, row_theory
+from sim.theory.row_integrals import RowIntegrals
+from sim.theory.scores import ScaledTheory, ScoreTheory, scaled_theory, score_theory
 
 __all__ = [
     "FIRST_SCORES",

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.estimates import jackknife
 from sim.scales import Rule
-from sim.theory import Distribution
+from sim.theory.scores import Distribution
 
 __all__ = ["medians", "per_scale", "quantiles", "scaled_edges", "share_theory", "shares"]
 

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from sim.covariances import componentwise, covariance, spectra, trace_product
 from sim.kinds import Choice
 from sim.structure import WITHIN
+from sim.theory.covariances import componentwise, covariance, spectra, trace_product
 
 
 def within(kind, **parameters):

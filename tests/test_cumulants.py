@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from sim.component_blocks import blocks_of
-from sim.covariances import covariance
-from sim.cumulants import bilinear, dot_cumulants, quadratic, square_moments
 from sim.kinds import Choice
-from sim.sources import Vector, dot_covariance, dot_mean, fourth_moment, source
+from sim.theory.component_blocks import blocks_of
+from sim.theory.covariances import covariance
+from sim.theory.cumulants import bilinear, dot_cumulants, quadratic, square_moments
+from sim.theory.sources import Vector, dot_covariance, dot_mean, fourth_moment, source
 from tests.gauss import law_rule, rule
 
 

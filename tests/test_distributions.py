@@ -8,10 +8,10 @@ from scipy import stats
 from scipy.special import ndtr
 
 from sim.cell import Cell
-from sim.distributions import NormalMixture, score_distribution
 from sim.kinds import Choice
-from sim.norm_laws import magnitude_law, norm_law
 from sim.side import Side
+from sim.theory.distributions import NormalMixture, score_distribution
+from sim.theory.norm_laws import magnitude_law, norm_law
 from tests import plain
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-import sim.quadratic_forms
-from sim.covariances import covariance
+import sim.theory.quadratic_forms
 from sim.kinds import Choice
-from sim.norm_laws import norm_law
-from sim.quadratic_forms import quadratic_form
 from sim.side import Side
+from sim.theory.covariances import covariance
+from sim.theory.norm_laws import norm_law
+from sim.theory.quadratic_forms import quadratic_form
 
 
 def choice(kind, **parameters):
@@ -79,9 +79,9 @@ def test_two_different_squares_are_one_integral():
 @pytest.mark.parametrize("form", [FORMS[7], ([1.0], [1000], [50.0]), ([1.0, 0.5], [900, 900], [1.0, 900.0])])
 def test_both_ways_agree_on_narrow_laws(form, monkeypatch):
     form = [np.array(part) for part in form]
-    monkeypatch.setattr(sim.quadratic_forms, "_NARROW", 1.0)
+    monkeypatch.setattr(sim.theory.quadratic_forms, "_NARROW", 1.0)
     rule = quadratic_form(*form)
-    monkeypatch.setattr(sim.quadratic_forms, "_NARROW", 0.0)
+    monkeypatch.setattr(sim.theory.quadratic_forms, "_NARROW", 0.0)
     density = quadratic_form(*form)
     assert len(rule.points) == 6 < len(density.points)
     mean, variance, *_ = cumulants(*form)
@@ -94,7 +94,7 @@ def test_both_ways_agree_on_narrow_laws(form, monkeypatch):
 def test_many_factors_are_few_terms_of_the_same_law(monkeypatch):
     form = np.arange(1, 600) ** -1.0, np.ones(599), np.full(599, 0.3)
     few = quadratic_form(*form)
-    monkeypatch.setattr(sim.quadratic_forms, "_compressed", lambda *parts: parts)
+    monkeypatch.setattr(sim.theory.quadratic_forms, "_compressed", lambda *parts: parts)
     all_of = quadratic_form(*form)
     for r in (-1.0, 0.5, 3.0):
         assert few.weights @ few.points**r == pytest.approx(all_of.weights @ all_of.points**r, rel=1e-10)

@@ -12,9 +12,9 @@ import pytest
 from scipy import integrate, special, stats
 
 from sim.cell import Cell, Side
-from sim.normal_rows import key_gradient_theory, normal_rows, query_gradient_limit, row_limits, row_theory
-from sim.row_integrals import RowIntegrals, row_integrals
 from sim.scales import Rule
+from sim.theory.normal_rows import key_gradient_theory, normal_rows, query_gradient_limit, row_limits, row_theory
+from sim.theory.row_integrals import RowIntegrals, row_integrals
 from tests import plain
 
 FAMILY = 1e-3

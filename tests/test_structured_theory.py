@@ -13,7 +13,7 @@ from scipy import stats
 from sim.cell import Cell
 from sim.scales import Rule, read_scale, scale_rule
 from sim.structure import INITS
-from sim.theory import scaled_theory, score_theory
+from sim.theory.scores import scaled_theory, score_theory
 from tests import plain
 from tests.combinations import combinations
 from tests.structured_cases import CASES, LIMITS, both, projected

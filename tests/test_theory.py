@@ -12,7 +12,7 @@ from sim.cell import Cell, Side
 from sim.laws import LAWS
 from sim.observables import OBSERVABLES
 from sim.plan import layout, plan
-from sim.theory import score_theory
+from sim.theory.scores import score_theory
 from tests.gauss import law_rule
 
 LAW = {

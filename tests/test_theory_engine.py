@@ -12,7 +12,7 @@ from scipy import stats
 
 import sim
 from sim.observables import OBSERVABLES
-from sim.theory import scaled_theory
+from sim.theory.scores import scaled_theory
 from tests.combinations import combinations
 
 pytestmark = pytest.mark.theory

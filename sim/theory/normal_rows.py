@@ -2,8 +2,8 @@
 
 Given q, independent Gaussian keys make a row of n iid normal scores with standard deviation
 sigma = |c| std_k (q'S q)^(1/2), S their covariance, whatever they have in common (softmax ignores it). So every
-expectation over Q and K is one over rows of a given sigma (:mod:`sim.row_integrals`), averaged over the law of that
-length (:mod:`sim.norm_laws`).
+expectation over Q and K is one over rows of a given sigma (:mod:`sim.theory.row_integrals`), averaged over the law of
+that length (:mod:`sim.theory.norm_laws`).
 
 As functions of x = sigma / (sigma + 2) the logarithms of the row's expectations are smooth on all of [0, 1], once
 what vanishes as 1 / sigma is divided by 1 - x. Chebyshev's interpolation then converges geometrically: one grid
@@ -20,10 +20,10 @@ from numpy.polynomial import chebyshev
 
 from sim.blas import one_blas_thread
 from sim.cell import Cell
-from sim.directions import length_of, linear
-from sim.norm_laws import NormLaw, norm_law, point
-from sim.row_integrals import RowIntegrals, row_integrals
 from sim.scales import Rule
+from sim.theory.directions import length_of, linear
+from sim.theory.norm_laws import NormLaw, norm_law, point
+from sim.theory.row_integrals import RowIntegrals, row_integrals
 
 __all__ = [
     "key_gradient_theory",
@@ -66,7 +66,7 @@ def normal_rows(sigma: Array, n: int) -> Array:
     Returns
     -------
     array (5, *sigma.shape)
-        In the order of :class:`sim.row_integrals.RowIntegrals`.
+        In the order of :class:`sim.theory.row_integrals.RowIntegrals`.
     """
     sigma = np.asarray(sigma, float)
     uniform = np.array([1 / n, math.log(n), 1 / n, (1 - 1 / n) / n, 1 - 1 / n])

@@ -1,8 +1,8 @@
 """Vectors as sums of independent sources, and the moments of their dot products.
 
 A source t is A_t z_t r_t: independent standardised elements z with cumulants k3 and k4, a common magnitude r with
-E r^2 = 1 (1 but for dependent components), and the covariance S_t = A_t A_t' (:mod:`sim.covariances`). A vector is
-a constant for every component plus a weighted sum of sources; two vectors depend on each other by the sources that
+E r^2 = 1 (1 but for dependent components), and the covariance S_t = A_t A_t' (:mod:`sim.theory.covariances`). A vector
+is a constant for every component plus a weighted sum of sources; two vectors depend on each other by the sources that
 they share. So whatever makes vectors dependent (tokens, pairs, attention to oneself) is only a matter of weights, and
 one formula holds for the covariance of any two dot products.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
-from sim.covariances import Covariance, componentwise, covariance, trace_product
 from sim.kinds import Choice
 from sim.laws import LAWS, law_shape
 from sim.side import Side
+from sim.theory.covariances import Covariance, componentwise, covariance, trace_product
 
 __all__ = ["Source", "Vector", "dot_covariance", "dot_mean", "fourth_moment", "side_source"]
 

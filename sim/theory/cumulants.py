@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.component_blocks import Blocks, blocks_of, merged, parts_of
-from sim.covariances import aligned
-from sim.sources import Vector, dot_covariance, dot_mean
+from sim.theory.component_blocks import Blocks, blocks_of, merged, parts_of
+from sim.theory.covariances import aligned
+from sim.theory.sources import Vector, dot_covariance, dot_mean
 
 __all__ = ["Cumulants", "bilinear", "dot_cumulants", "quadratic", "square_moments"]
 

@@ -13,10 +13,10 @@ from functools import lru_cache
 import numpy as np
 
 from sim.blas import one_blas_thread
-from sim.covariances import Covariance, aligned, covariance, spectra
 from sim.kinds import Choice
-from sim.quadratic_forms import quadratic_form
 from sim.side import Side
+from sim.theory.covariances import Covariance, aligned, covariance, spectra
+from sim.theory.quadratic_forms import quadratic_form
 
 __all__ = ["NormLaw", "magnitude_law", "norm_law", "point"]
 

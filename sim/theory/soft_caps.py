@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from sim.distributions import Binomial, Distribution, NormalMixture
-from sim.mixtures import Block, ScoreMoments
 from sim.scales import Rule
-from sim.tanh_moments import even_moments
+from sim.theory.distributions import Binomial, Distribution, NormalMixture
+from sim.theory.mixtures import Block, ScoreMoments
+from sim.theory.tanh_moments import even_moments
 
 __all__ = ["capped", "capped_limit"]
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cell import Cell
-from sim.cumulants import Cumulants, dot_cumulants, square_moments
 from sim.laws import LAWS
-from sim.mixtures import Block, block_of_kinds
-from sim.rotated_scores import coherence
-from sim.sources import Vector, dot_covariance, dot_mean, fourth_moment
 from sim.structure import INITS
-from sim.token_pairs import Rows, TokenPairs, token_pairs
+from sim.theory.cumulants import Cumulants, dot_cumulants, square_moments
+from sim.theory.mixtures import Block, block_of_kinds
+from sim.theory.rotated_scores import coherence
+from sim.theory.sources import Vector, dot_covariance, dot_mean, fourth_moment
+from sim.theory.token_pairs import Rows, TokenPairs, token_pairs
 
 __all__ = ["Weights", "powers", "projected_block", "weights_of"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cell import Cell, visible_keys
-from sim.sources import Vector, side_source
+from sim.theory.sources import Vector, side_source
 
 __all__ = ["Rows", "TokenPairs", "token_pairs"]
 

@@ -1,8 +1,8 @@
 """Closed forms of the scores of a cell: what score function, structure and scale make of mean, variance and shape.
 
-Raw scores are a mixture of a few kinds (:mod:`sim.mixtures`), whose cumulants follow from those of independent
-elements (:mod:`sim.cumulants`) or from the vectors' directions and lengths. A linear scale multiplies them, a soft cap
-averages tanh over their exact distribution, or over a normal law corrected by their third and fourth cumulants.
+Raw scores are a mixture of a few kinds (:mod:`sim.theory.mixtures`), whose cumulants follow from those of independent
+elements (:mod:`sim.theory.cumulants`) or from the vectors' directions and lengths. A linear scale multiplies them; a
+soft cap averages tanh over their exact law, or over a normal one corrected by their third and fourth cumulants.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.additive_scores import additive_block, additive_limit
 from sim.blas import one_blas_thread
 from sim.cell import Cell
-from sim.cumulants import Cumulants, dot_cumulants
-from sim.directions import explicit, linear
-from sim.distributions import Distribution, score_distribution
 from sim.laws import LAWS, law_shape
-from sim.mixtures import Block, ScoreMoments, block_of_kinds
-from sim.normalized_scores import normalized_block
-from sim.projected_scores import projected_block
-from sim.rotated_scores import rotated_block
 from sim.scales import Rule
 from sim.side import Side
-from sim.soft_caps import capped, capped_limit
-from sim.sources import dot_covariance
-from sim.token_pairs import token_pairs
+from sim.theory.additive_scores import additive_block, additive_limit
+from sim.theory.cumulants import Cumulants, dot_cumulants
+from sim.theory.directions import explicit, linear
+from sim.theory.distributions import Distribution, score_distribution
+from sim.theory.mixtures import Block, ScoreMoments, block_of_kinds
+from sim.theory.normalized_scores import normalized_block
+from sim.theory.projected_scores import projected_block
+from sim.theory.rotated_scores import rotated_block
+from sim.theory.soft_caps import capped, capped_limit
+from sim.theory.sources import dot_covariance
+from sim.theory.token_pairs import token_pairs
 
 __all__ = ["Distribution", "ScaledTheory", "ScoreTheory", "finite_moments", "scaled_theory", "score_theory"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.cumulants import Cumulants
-from sim.token_pairs import Rows
+from sim.theory.cumulants import Cumulants
+from sim.theory.token_pairs import Rows
 
 __all__ = ["Block", "ScoreMoments", "block_of_kinds"]
 

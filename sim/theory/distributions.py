@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cell import Cell
-from sim.directions import direction, explicit, length_of, linear
-from sim.norm_laws import NormLaw, magnitude_law, norm_law, point
 from sim.side import Side
+from sim.theory.directions import direction, explicit, length_of, linear
+from sim.theory.norm_laws import NormLaw, magnitude_law, norm_law, point
 
 __all__ = ["Binomial", "Distribution", "NormalMixture", "SphereDot", "score_distribution"]
 

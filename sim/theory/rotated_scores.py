@@ -1,7 +1,7 @@
 """Moments of the scores of rotated vectors: s_ij = q_i.R(D) k_j, with D = j - (the query's place) and planes of 2.
 
 Plane p (components 2p, 2p + 1) turns by theta_p = base^(-2p/d) a token. Of independent sides with diagonal covariances
-every D has cumulants of its own (:func:`sim.cumulants.bilinear`), and a block is a mixture of them. For a row,
+every D has cumulants of its own (:func:`sim.theory.cumulants.bilinear`), and a block is a mixture of them. For a row,
 
     E s_ij s_il = f(D_ij) f(D_il) + sum_p tr U_p R_ij V_p R_il' + tr S_p R_ij W_p R_il'
 
@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cell import Cell
-from sim.component_blocks import blocks_of, merged
-from sim.cumulants import Cumulants, bilinear, dot_cumulants, quadratic
-from sim.mixtures import Block, block_of_kinds
-from sim.sources import Vector, dot_covariance
-from sim.token_pairs import TokenPairs, token_pairs
+from sim.theory.component_blocks import blocks_of, merged
+from sim.theory.cumulants import Cumulants, bilinear, dot_cumulants, quadratic
+from sim.theory.mixtures import Block, block_of_kinds
+from sim.theory.sources import Vector, dot_covariance
+from sim.theory.token_pairs import TokenPairs, token_pairs
 
 __all__ = ["coherence", "rotated_block"]
 

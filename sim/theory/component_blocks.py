@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.covariances import DENSE, covariance, spectra
 from sim.kinds import Choice
-from sim.sources import Source, Vector
+from sim.theory.covariances import DENSE, covariance, spectra
+from sim.theory.sources import Source, Vector
 
 __all__ = ["Blocks", "blocks_of", "merged", "parts_of"]
 

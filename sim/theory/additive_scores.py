@@ -13,16 +13,16 @@ import math
 import numpy as np
 
 from sim.cell import Cell
-from sim.cumulants import Cumulants
-from sim.directions import direction, length_of, linear
-from sim.mixtures import Block, block_of_kinds
-from sim.norm_laws import NormLaw, norm_law, point
-from sim.projected_scores import powers, weights_of
-from sim.rotated_scores import coherence
 from sim.side import Side
-from sim.sources import Vector, dot_covariance, dot_mean
-from sim.tanh_moments import correlated_moment, even_moments
-from sim.token_pairs import TokenPairs, token_pairs
+from sim.theory.cumulants import Cumulants
+from sim.theory.directions import direction, length_of, linear
+from sim.theory.mixtures import Block, block_of_kinds
+from sim.theory.norm_laws import NormLaw, norm_law, point
+from sim.theory.projected_scores import powers, weights_of
+from sim.theory.rotated_scores import coherence
+from sim.theory.sources import Vector, dot_covariance, dot_mean
+from sim.theory.tanh_moments import correlated_moment, even_moments
+from sim.theory.token_pairs import TokenPairs, token_pairs
 
 __all__ = ["additive_block", "additive_limit"]
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cell import Cell
-from sim.component_blocks import merged
-from sim.cumulants import Cumulants
-from sim.directions import Direction, cosine_moments, direction, length_of, probability_of_direction
-from sim.mixtures import Block, block_of_kinds
-from sim.projected_scores import powers, weights_of
 from sim.side import Side
-from sim.sources import Vector, dot_covariance, dot_mean
-from sim.token_pairs import TokenPairs, token_pairs
+from sim.theory.component_blocks import merged
+from sim.theory.cumulants import Cumulants
+from sim.theory.directions import Direction, cosine_moments, direction, length_of, probability_of_direction
+from sim.theory.mixtures import Block, block_of_kinds
+from sim.theory.projected_scores import powers, weights_of
+from sim.theory.sources import Vector, dot_covariance, dot_mean
+from sim.theory.token_pairs import TokenPairs, token_pairs
 
 __all__ = ["normalized_block"]
 
