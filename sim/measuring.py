@@ -7,6 +7,7 @@ quantiles are taken from the values themselves, not from bins.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -270,8 +271,9 @@ def _measure_head(query: Array, key: Array, made: Plan, tally_layout: Layout, sw
     is_kept = ~scores.is_lost
     columns: dict[str, Any] = {"overflowed_rows": np.int64(scores.is_lost.sum())}
     edges = made.edges if sweep.histogram else scores.edges(len(made.edges) - 1)
-    # What lies at a whole number of standard deviations counts, as both of two scores do, whatever rounding says.
-    slack = min(rounding(scores.mean, scores.std, cell.precision), 0.01 * scores.std)
+    # What lies at a whole number of standard deviations counts, as both of two scores do and all that are one value,
+    # whatever rounding says: NumPy's product may add in another order than the kernels'.
+    slack = min(rounding(scores.mean, scores.std, cell.precision), 0.01 * scores.std or math.inf)
     measures = made.measures._replace(
         window=np.array([scores.mean, *(sigma * scores.std + slack for sigma in SIGMAS)], cell.precision),
         unit=unit_of(scores.std),
