@@ -143,7 +143,7 @@ def by_precision(single: Callable[..., Any], double: Callable[..., Any]) -> Any:
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """A part of a kernel that has but one caller: compiled in it, not on its own and then once more with it.
+    """A part of one or two kernels: compiled in them, not on its own and then once more with each.
 
     LLVM optimises all that a function calls along with it, so every level of calls costs the time of all below.
     """
@@ -156,12 +156,12 @@ def shared(function: Callable[..., Any]) -> Any:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A function with strict arithmetic, which runs without the GIL and is held in the disk cache."""
+    """A function with strict arithmetic that makes no arrays, runs without the GIL and is held in the disk cache."""
     return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", **_BORROWS, **_WRAPPERS)(function)
 
 
 def owner(function: Callable[..., Any]) -> Any:
-    """A kernel that makes arrays of its own; all others use those of their callers."""
+    """A kernel that makes arrays, and so has to count references."""
     return numba.njit(nogil=True, cache=not _WRAPPERS, error_model="numpy", _nrt=True, **_WRAPPERS)(function)
 
 

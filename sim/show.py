@@ -65,9 +65,11 @@ def with_error(value: float, error: float) -> str:
     '12350 ± 120'
     >>> with_error(1.234e-7, 5.6e-9)
     '(1.234 ± 0.056)e-07'
+    >>> with_error(0.5, 0.0)
+    '0.5 ± 0'
     """
     if not (math.isfinite(value) and math.isfinite(error) and error > 0):
-        return number(value)
+        return number(value) + (" ± 0" if error == 0 and math.isfinite(value) else "")
     # By way of text, for 0.0996 is 0.10 when written with two digits.
     place = int(f"{error:.1e}".partition("e")[2]) - 1
     size = max(abs(value), error)
@@ -179,7 +181,7 @@ def print_dataset(path: Path, console: Console, variables: Sequence[str] = ()) -
         ) from error
     names = list(_listed(dataset))
     for name in variables:
-        if name not in names:
+        if name not in names and (name not in dataset.data_vars or dataset[name].dtype.kind not in "biuf"):
             raise InputError(f"variable: {name!r} is not in {path} (there: {', '.join(names)}){suggest(name, names)}")
     console.print(str(path), style="bold", markup=False, highlight=False)
     console.print(", ".join(_head(dataset)) or "no parameters recorded", markup=False, highlight=False)

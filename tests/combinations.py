@@ -59,7 +59,7 @@ def combination(rng):
     sides = [fields["query"], fields["key"]]
     if family == "pair":
         fields["pair"] = _choose(rng, PAIRS)
-    if family == "projection" or (family in ("normalize", "rotation", "additive") and rng.random() < 0.2):
+    if family == "projection" or (family in ("normalize", "rotation", "additive", "cosine") and rng.random() < 0.25):
         fields["projection"] = {
             "init": _choose(rng, INITS), "d_model": int(_choose(rng, [3, 8])), "tied": bool(rng.random() < 0.25),
             "attention": _choose(rng, ["self", "cross"]), "bias_std": _choose(rng, [0.0, 0.0, 0.4]),
@@ -68,7 +68,7 @@ def combination(rng):
             fields["n_queries"] = n_keys
             fields["key"] = dict(fields["query"])
             sides = [fields["query"], fields["key"]]
-    if family == "normalize":
+    if family == "normalize" or (family in ("additive", "cosine") and rng.random() < 0.5):
         for side in sides[: 1 + int(rng.random() < 0.7)] if rng.random() < 0.7 else sides[1:]:
             side["normalize"] = _choose(rng, NORMALIZE)
             side["mean"] = _choose(rng, [0.0, 0.0, 0.5])

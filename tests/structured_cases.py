@@ -85,6 +85,11 @@ CASES = {
         {"query": {"law": SPARSE, "normalize": "l2"}, "key": {"law": SPARSE, "normalize": "l2"}},
         VARIANCES,
     ),
+    "sparse, projected, normalized": (projected("he") | both(law=SPARSE, normalize="rms"), NO_ROWS),
+    "sparse, projected with a bias, normalized, self": (
+        projected("lecun", attention="self", bias_std=0.5) | both(law=SPARSE, normalize="rms") | {"n_keys": 3},
+        NO_ROWS,
+    ),
     "any centered": (
         {"query": {"law": "exponential", "mean": 2.0, "normalize": "layer"}, "key": {"within": AR1, "mean": 1.0}},
         NO_SHAPE,
@@ -93,6 +98,12 @@ CASES = {
     "centered and not": ({"query": {"normalize": "layer"}, "key": {"normalize": "rms", "tokens": TOKENS}}, ALL),
     "signs, normalized": (both(law="rademacher", dependent=MAGNITUDE, within=POWER, normalize="rms"), ALL),
     "cosine": ({"score": "cosine", "key": {"law": "exponential", "mean": 1.0}}, NO_ROWS),
+    "cosine of centered": ({"score": "cosine", **both(mean=1.0, normalize="layer")}, ALL),
+    "cosine of centered, any": ({"score": "cosine", **both(law="laplace", normalize="layer")}, VARIANCES),
+    "cosine of centered, projected": (
+        projected("he") | {"score": "cosine", **both(law="uniform", normalize="layer")},
+        NO_ROWS,
+    ),
     "cosine of pairs": ({"score": "cosine", "pair": {"kind": "paired", "rho": -0.7}}, NO_SHAPE),
     "cosine of sharing": ({"score": "cosine", "pair": {"kind": "shared", "rho": 0.4}}, ONLY_VARIANCE),
     "rotated": (both(mean=1.0, rotation=TURN), ALL),
@@ -117,6 +128,10 @@ CASES = {
             "query": {"law": "rademacher", "mean": 0.5},
             "key": {"within": AR1},
         },
+        NO_ROWS,
+    ),
+    "additive, sparse, normalized": (
+        {"score": {"kind": "additive", "units": 2}, **both(law=SPARSE, normalize="l2")},
         NO_ROWS,
     ),
     "additive, normalized": (

@@ -51,7 +51,7 @@ def test_show_puts_error_and_theory_beside_each_estimate(tmp_path: Path) -> None
     rows = [line.split() for line in lines]
     assert ["4", "none", "4.10", "±", "0.10", "4", "+1.0"] in rows
     assert ["16", "none", "15.00", "±", "0.40", "16", "-2.5"] in rows
-    assert ["16", "sqrt_dk", "0.9", "–", "–"] in rows
+    assert ["16", "sqrt_dk", "0.9", "±", "0", "–", "–"] in rows
     assert ["4", "none", "1", "0.5"] in rows
     assert lines[-1] == "Not listed: score_histogram"
 
@@ -105,7 +105,7 @@ def test_a_damaged_dataset_is_refused_before_anything_is_shown(tmp_path: Path) -
         (1.234e-7, 5.6e-9, "(1.234 ± 0.056)e-07"),
         (0.0, 3e-9, "(0.0 ± 3.0)e-09"),
         (-2.5e9, 1e7, "(-2.500 ± 0.010)e+09"),
-        (0.25, 0.0, "0.25"),
+        (0.25, 0.0, "0.25 ± 0"),
         (0.25, np.nan, "0.25"),
         (np.nan, 0.1, "–"),
         (np.inf, 0.1, "inf"),

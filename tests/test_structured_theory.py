@@ -13,10 +13,11 @@ from scipy import stats
 from sim.cell import Cell
 from sim.scales import Rule, read_scale, scale_rule
 from sim.structure import INITS
+from sim.theory.directions import probability_of_vector
 from sim.theory.scores import scaled_theory, score_theory
 from tests import plain
 from tests.combinations import combinations
-from tests.structured_cases import CASES, LIMITS, both, projected
+from tests.structured_cases import AR1, CASES, LIMITS, SPARSE, TWO_POINT, both, projected
 
 FAMILY = 1e-3
 
@@ -76,6 +77,30 @@ def test_random_combinations():
     cases = combinations(120, seed=1, has_theory=lambda cell, rule: scaled_theory(cell, rule).exact.variance > 0)
     for i, (cell, scale, _) in enumerate(cases):
         assert_agrees(cell, scale_rule(read_scale(scale), cell.d_k), 4000, 120 * 5, seed=i)
+
+
+ZERO_OR_NOT = [
+    (both(law=SPARSE, normalize="rms"), 1 - 0.5**4),
+    (both(law=SPARSE, mean=1.0, normalize="rms"), 1.0),
+    (both(law="rademacher", normalize="layer"), 1 - 2 * 0.5**4),
+    (both(law="rademacher", mean=-1.0, normalize="rms"), 1 - 0.5**4),
+    (both(law="rademacher", mean=0.5, normalize="rms"), 1.0),
+    (both(law=TWO_POINT, std=2.0, mean=-2 * (7 / 3) ** 0.5, normalize="l2"), 1 - 0.3**4),
+    (both(law="rademacher", tokens={"rho": 0.5}, normalize="rms"), None),
+    (both(law="rademacher", tokens={"rho": 0.4}, normalize="rms"), 1.0),
+    (both(law=TWO_POINT, mean=1.0, within=AR1, normalize="rms"), None),
+    (projected() | both(law=SPARSE, normalize="rms"), 1 - 0.5**4),
+    (projected(bias_std=0.1) | both(law=SPARSE, normalize="rms"), 1.0),
+    (projected(attention="self") | both(law=SPARSE, normalize="rms") | {"n_keys": 3}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "probability"), ZERO_OR_NOT, ids=str)
+def test_how_often_a_vector_has_a_direction(fields, probability):
+    cell = cell_of(fields)
+    found = probability_of_vector(cell, cell.query)
+    assert found == (probability if probability is None else pytest.approx(probability, rel=1e-12))
+    assert found is not None or math.isnan(score_theory(cell).variance)
 
 
 def test_rules_multiply_what_they_multiply():

@@ -23,6 +23,9 @@ VARIABLES = [name for name, entry in OBSERVABLES.items() if entry.theory and not
 LEVEL = FALSE_ALARMS / (COUNT * len(VARIABLES))
 RELATIVE_ERROR = 0.01  # of the variance
 LEAST, MOST = 20_000, 4_000_000  # trials
+# Beyond it few trials carry the kurtosis and its error: where it is 1.64, three runs of 800,000 trials found
+# 1.38 ± 0.18, 1.25 ± 0.07 and 2.04 ± 0.57. Their fourth moments are held to theory in test_structured_theory.py.
+MOST_KURTIC = 1.0
 
 
 def has_theory(cell, rule):
@@ -62,8 +65,10 @@ def test_measured_agrees_with_theory(case):
         enough = float(dataset["score_moments"]) >= 4 * OBSERVABLES[name].order
         if not enough or np.isnan(theory) or np.isnan(se):
             continue
+        if name == "score_excess_kurtosis" and abs(theory) > MOST_KURTIC:
+            continue
         compared += 1
-        if abs(value - theory) > limit * se + 2e-6 * abs(theory):  # what float32 sums may be off by
+        if abs(value - theory) > limit * se + 2e-6 * abs(theory) + 1e-15:  # what float32 sums may be off by
             wrong.append(f"{name}: {value:.6g} ± {se:.2g}, theory {theory:.6g}")
     assert error <= RELATIVE_ERROR, f"{fields}, {scale}: the variance is known to {error:.2%}"
     assert compared > 0

@@ -13,11 +13,10 @@ import math
 import numpy as np
 
 from sim.cell import Cell
-from sim.side import Side
 from sim.theory.cumulants import Cumulants
-from sim.theory.directions import direction, length_of, linear
+from sim.theory.directions import direction, length_of, probability_of_vector
 from sim.theory.mixtures import Block, block_of_kinds
-from sim.theory.norm_laws import NormLaw, norm_law, point
+from sim.theory.norm_laws import length_law
 from sim.theory.projected_scores import powers, weights_of
 from sim.theory.rotated_scores import coherence
 from sim.theory.sources import Vector, dot_covariance, dot_mean
@@ -39,7 +38,7 @@ def additive_block(cell: Cell) -> Block:
     count = len(pairs.keys)
     variance = fourth = math.nan
     if pairs.are_independent and not cell.projection:
-        laws = [_length(cell, side) for side in (cell.query, cell.key)]
+        laws = [length_law(cell, side) for side in (cell.query, cell.key)]
         if laws[0] and laws[1] and laws[0].norms.size * laws[1].norms.size <= _MOST:
             t = np.add.outer(laws[0].norms ** 2, laws[1].norms ** 2).ravel() * _gain(cell)
             variance, fourth = _moments(cell, t, np.outer(laws[0].weights, laws[1].weights).ravel())
@@ -84,18 +83,12 @@ def _moments(cell: Cell, t: Array, weights: Array) -> tuple[float, float]:
     return variance, 3 * v_std**4 * of_fourth - 3 * variance**2
 
 
-def _length(cell: Cell, side: Side) -> NormLaw | None:
-    made = linear(cell, side)
-    if made is None:
-        return point(length_of(side.normalize, cell.d_k))
-    return norm_law(made, cell.d_k)
-
-
 def _lengths(cell: Cell, name: str, x: Vector) -> tuple[float, float]:
     """Return mean and variance of the squared length of a vector that the score sees, of the side `name`."""
     side = cell.query if name == "query" else cell.key
     if side.normalize.kind != "none":
-        return length_of(side.normalize, cell.d_k) ** 2, 0.0
+        square, found = length_of(side.normalize, cell.d_k) ** 2, probability_of_vector(cell, side)
+        return (math.nan, math.nan) if found is None else (square * found, square**2 * found * (1 - found))
     if not cell.projection:
         return dot_mean(x, x), dot_covariance(x, x, x, x)
     weights, d = weights_of(cell, name), cell.d_k

@@ -17,7 +17,7 @@ from sim.laws import LAWS, law_shape
 from sim.side import Side
 from sim.structure import INITS
 
-__all__ = ["Direction", "cosine_moments", "direction", "explicit", "length_of", "linear", "probability_of_direction"]
+__all__ = ["Direction", "cosine_moments", "direction", "explicit", "length_of", "linear", "probability_of_vector"]
 
 
 class Direction(NamedTuple):
@@ -48,8 +48,12 @@ def explicit(cell: Cell) -> Cell:
     """Return the same scores as dot products: the cosine is that of vectors of length 1."""
     if cell.score.kind != "cosine":
         return cell
-    unit = {"normalize": Choice("l2", (("gain", 1.0),))}
-    sides = {name: getattr(cell, name).model_copy(update=unit) for name in ("query", "key")}
+    sides = {}
+    for name in ("query", "key"):
+        side = getattr(cell, name)
+        is_centered = side.normalize.kind == "layer"  # and stays so
+        unit = Choice("layer", (("gain", cell.d_k**-0.5),)) if is_centered else Choice("l2", (("gain", 1.0),))
+        sides[name] = side.model_copy(update={"normalize": unit})
     return cell.model_copy(update=sides | {"score": Choice("dot")})
 
 
@@ -88,18 +92,34 @@ def direction(cell: Cell, side: Side) -> Direction | None:
     d = cell.d_k
     across = d - 1 if centered else d
     if cell.projection:
-        is_normal = INITS[cell.projection.init].law == "gaussian"
-        return None if cell.projection.tied else Direction(is_normal, True, across, centered)
+        is_normal, found = INITS[cell.projection.init].law == "gaussian", probability_of_vector(cell, side)
+        if cell.projection.tied or found is None:
+            return None
+        return Direction(is_normal, True, across, centered, found)
     alike = side.within.kind == "none" or (centered and side.within.kind == "equicorrelated")
     if not alike or side.std == 0 or not (centered or side.mean == 0):
         return None
     if side.law.kind == "gaussian" and side.dependent.kind in ("none", "magnitude"):
         return Direction(True, True, across, centered)
-    probability = probability_of_direction(side, d, centered)
+    probability = probability_of_vector(cell, side)
     symmetric = LAWS[side.law.kind].symmetric or side.dependent.kind == "signs"
     if probability is None or not (symmetric or centered):
         return None
     return Direction(False, symmetric, across, centered, probability)
+
+
+def probability_of_vector(cell: Cell, side: Side) -> float | None:
+    """Return the probability that a vector that is to be normalized is not zero: then it has a direction.
+
+    None where it is below 1 and more than the law decides.
+    """
+    if not cell.projection:
+        return probability_of_direction(side, cell.d_k, side.normalize.kind == "layer")
+    if cell.projection.bias_std:
+        return 1.0
+    found = probability_of_direction(side, cell.projection.d_model, False)
+    # of a token without a direction, query and key are zero at once
+    return None if found != 1 and cell.projection.attention == "self" else found
 
 
 def probability_of_direction(side: Side, d: int, centered: bool) -> float | None:
@@ -108,8 +128,10 @@ def probability_of_direction(side: Side, d: int, centered: bool) -> float | None
     None where it is below 1 and more than the law decides.
     """
     kind = side.law.kind
+    if LAWS[kind].discrete and not centered:
+        return _probability_of_sums(side, d)
     if side.mean and not centered:
-        return None if LAWS[kind].discrete or side.dependent.kind == "signs" else 1.0
+        return 1.0
     if side.dependent.kind == "signs":
         equal = 2 * 0.5**d if centered else 0.0
         zero = 1 - law_shape(side.law) if kind == "sparse" else 0.0
@@ -120,6 +142,26 @@ def probability_of_direction(side: Side, d: int, centered: bool) -> float | None
         found = 1 - ((1 - law_shape(side.law)) ** d if kind == "sparse" else equal)
     unequal = centered and side.within.kind not in ("none", "equicorrelated")
     return None if found < 1 and (unequal or (side.tokens and side.tokens.rho)) else found
+
+
+def _probability_of_sums(side: Side, d: int) -> float | None:
+    """Return the probability that a vector of two values is not zero: that not all elements are one that is 0.
+
+    None where elements are sums of several values that may cancel.
+    """
+    p = 0.5 if side.law.kind == "rademacher" else law_shape(side.law)
+    values = (math.sqrt((1 - p) / p), p), (-math.sqrt(p / (1 - p)), 1 - p)
+    if side.dependent.kind == "magnitude":
+        return 1.0
+    rho = side.tokens.rho if side.tokens else 0.0
+    odds = ((1 - p) / p) ** 2
+    if rho and (side.mean or any(math.isclose(rho, x / (1 + x), rel_tol=1e-6) for x in (odds, 1 / odds))):
+        return None
+    if not side.mean:
+        return 1.0
+    if side.within.kind != "none" or (side.dependent.kind == "signs" and p != 0.5):
+        return None
+    return 1 - sum(share**d for value, share in values if math.isclose(side.std * value, -side.mean, rel_tol=1e-6))
 
 
 def cosine_moments(rho: float, dimensions: int) -> tuple[float, float]:

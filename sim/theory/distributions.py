@@ -10,8 +10,8 @@ import numpy as np
 
 from sim.cell import Cell
 from sim.side import Side
-from sim.theory.directions import direction, explicit, length_of, linear
-from sim.theory.norm_laws import NormLaw, magnitude_law, norm_law, point
+from sim.theory.directions import direction, explicit, length_of, linear, probability_of_vector
+from sim.theory.norm_laws import NormLaw, length_law, magnitude_law, norm_law, point
 
 __all__ = ["Binomial", "Distribution", "NormalMixture", "SphereDot", "score_distribution"]
 
@@ -57,11 +57,14 @@ class NormalMixture:
     sigma: NormLaw
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
-        """Return P(s < x) twice."""
+        """Return P(s < x) and P(s <= x), which differ at 0 if a standard deviation may be 0."""
         from scipy.special import ndtr
 
-        p = ndtr(np.asarray(x, float)[..., None] / self.sigma.norms) @ self.sigma.weights
-        return p, p
+        x, norms, weights = np.asarray(x, float), self.sigma.norms, self.sigma.weights
+        spread = norms > 0
+        p = ndtr(x[..., None] / norms[spread]) @ weights[spread]
+        at_0 = weights[~spread].sum()
+        return p + at_0 * (x > 0), p + at_0 * (x >= 0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def score_distribution(cell: Cell) -> NormalMixture | Binomial | SphereDot | Non
     if query and key and not turned and (steps := [_sign_step(side) for side in (query, key)]) and all(steps):
         return Binomial(cell.d_k, math.prod(step for step in steps if step))
     for side, other, made in ((cell.key, cell.query, query), (cell.query, cell.key, key)):
-        if law := _sigma(side, other, made, cell.d_k, turned):
+        if law := _sigma(cell, side, other, made, turned):
             return NormalMixture(law)
     if query is None and key is None and not turned:
         return _of_directions(cell)
@@ -110,7 +113,7 @@ def _sign_step(side: Side) -> float | None:
     return side.std if plain and side.within.kind == "none" and not side.tokens else None
 
 
-def _sigma(side: Side, other: Side, made: Side | None, d: int, turned: bool) -> NormLaw | None:
+def _sigma(cell: Cell, side: Side, other: Side, made: Side | None, turned: bool) -> NormLaw | None:
     """Return the law of the scores' standard deviation given the other side; None unless `side` is normal."""
     dependent = side.dependent.kind
     normal = side.law.kind == "gaussian" and (dependent == "none" or (dependent == "magnitude" and not side.tokens))
@@ -119,9 +122,9 @@ def _sigma(side: Side, other: Side, made: Side | None, d: int, turned: bool) -> 
     if turned and side.within.kind != "none":
         return None
     if made:
-        law = norm_law(made, d, side.within)
+        law = norm_law(made, cell.d_k, side.within)
     else:
-        law = point(length_of(other.normalize, d)) if side.within.kind == "none" else None
+        law = length_law(cell, other) if side.within.kind == "none" else None
     if law and dependent == "magnitude":
         law = law.times(magnitude_law(float(side.dependent.get("df"))))
     return law.scaled(side.std) if law else None
@@ -134,6 +137,6 @@ def _of_directions(cell: Cell) -> SphereDot | None:
     for side, other in (sides, sides[::-1]):
         u = direction(cell, side)
         fits = other.normalize.kind == "layer" or (u is not None and not u.is_centered)
-        if u and u.is_uniform and u.dimensions > 1 and fits:
+        if u and u.is_uniform and u.dimensions > 1 and fits and probability_of_vector(cell, other) == 1:
             return SphereDot(u.dimensions, size)
     return None

@@ -13,12 +13,14 @@ from functools import lru_cache
 import numpy as np
 
 from sim.blas import one_blas_thread
+from sim.cell import Cell
 from sim.kinds import Choice
 from sim.side import Side
 from sim.theory.covariances import Covariance, aligned, covariance, spectra
+from sim.theory.directions import length_of, linear, probability_of_vector
 from sim.theory.quadratic_forms import quadratic_form
 
-__all__ = ["NormLaw", "magnitude_law", "norm_law", "point"]
+__all__ = ["NormLaw", "length_law", "magnitude_law", "norm_law", "point"]
 
 Array = np.ndarray
 
@@ -105,6 +107,17 @@ def norm_law(side: Side, d: int, seen_by: Choice | None = None) -> NormLaw | Non
     if law and dependent == "magnitude":
         law = law.times(magnitude_law(float(side.dependent.get("df"))))
     return law.scaled(side.std) if law else None
+
+
+def length_law(cell: Cell, side: Side) -> NormLaw | None:
+    """Return the law of a vector's length as the score sees it, normalized or not; None where it is not known."""
+    made = linear(cell, side)
+    if made is not None:
+        return norm_law(made, cell.d_k)
+    found, size = probability_of_vector(cell, side), length_of(side.normalize, cell.d_k)
+    if found is None:
+        return None
+    return point(size) if found == 1 else NormLaw(np.array([0.0, size]), np.array([1 - found, found]))
 
 
 @lru_cache(256)

@@ -21,8 +21,8 @@ from numpy.polynomial import chebyshev
 from sim.blas import one_blas_thread
 from sim.cell import Cell
 from sim.scales import Rule
-from sim.theory.directions import length_of, linear
-from sim.theory.norm_laws import NormLaw, norm_law, point
+from sim.theory.directions import linear
+from sim.theory.norm_laws import NormLaw, length_law, norm_law, point
 from sim.theory.row_integrals import RowIntegrals, row_integrals
 
 __all__ = [
@@ -129,7 +129,7 @@ def _seen_query(cell: Cell) -> NormLaw | None:
         if query.law.kind != "gaussian" or {query.dependent.kind, query.normalize.kind} != {"none"}:
             return None
     if query is None:
-        return point(length_of(cell.query.normalize, cell.d_k)) if key.within.kind == "none" else None
+        return length_law(cell, cell.query) if key.within.kind == "none" else None
     return norm_law(query, cell.d_k, key.within)
 
 
@@ -149,8 +149,7 @@ def key_gradient_theory(cell: Cell, rule: Rule) -> float:
     factor, rows = _factor(cell, rule), _row_law(cell, rule)
     if factor is None or rows is None or not cell.has_vectors or cell.projection:
         return math.nan
-    query = linear(cell, cell.query)
-    length = norm_law(query, cell.d_k) if query else point(length_of(cell.query.normalize, cell.d_k))
+    length = length_law(cell, cell.query)
     if length is None or (cell.query.dependent.kind == "magnitude" and cell.query.dependent.get("df") <= 2):
         return math.nan
     if cell.key.within.kind == "none":

@@ -16,7 +16,7 @@ from sim.cell import Cell
 from sim.side import Side
 from sim.theory.component_blocks import merged
 from sim.theory.cumulants import Cumulants
-from sim.theory.directions import Direction, cosine_moments, direction, length_of, probability_of_direction
+from sim.theory.directions import Direction, cosine_moments, direction, length_of, probability_of_vector
 from sim.theory.mixtures import Block, block_of_kinds
 from sim.theory.projected_scores import powers, weights_of
 from sim.theory.sources import Vector, dot_covariance, dot_mean
@@ -51,7 +51,8 @@ def normalized_block(cell: Cell) -> Block:
     size = length_of(side.normalize, cell.d_k) ** 2 / u.dimensions
     of_other = _lengths(cell, "key" if name == "query" else "query", other, pairs, u)
     variance = size * u.probability * of_other.square
-    fourth = 3 * size**2 * of_other.fourth * u.dimensions / (u.dimensions + 2) if u.is_uniform else math.nan
+    quartic = 3 * size**2 * u.dimensions / (u.dimensions + 2) if u.is_uniform else math.nan
+    fourth = quartic * u.probability * of_other.fourth
     product = of_other.product * u.probability if name == "query" else of_other.square * _alignment(cell, side, u)
     turned = cell.query.rotation or cell.key.rotation
     if turned and not (product == 0 and (cell.key.normalize.kind != "none" or cell.key.mean == 0)):
@@ -107,7 +108,7 @@ def _projected_lengths(cell: Cell, name: str, y: Vector, other: Vector, u: Direc
 
 def _normalized_lengths(cell: Cell, side: Side, u: Direction) -> Lengths:
     own = direction(cell, side)
-    probability = own.probability if own else probability_of_direction(side, cell.d_k, side.normalize.kind == "layer")
+    probability = own.probability if own else probability_of_vector(cell, side)
     if probability is None:
         return _UNKNOWN
     size = length_of(side.normalize, cell.d_k) ** 2

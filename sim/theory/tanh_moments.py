@@ -17,10 +17,12 @@ def even_moments(sigma: Array) -> tuple[Array, Array]:
 
     if sigma.size <= _DIRECTLY:
         return _even_moments(sigma)
-    ends = math.log(max(sigma.min(), 1e-150)), math.log(max(sigma.max(), 1e-150)) + 1e-9
+    spread = sigma > 0
+    least = sigma[spread].min() if spread.any() else 1.0
+    ends = math.log(max(least, 1e-150)), math.log(max(sigma.max(), 1e-150)) + 1e-9
     grid = np.linspace(*ends, max(_DIRECTLY, math.ceil(100 * (ends[1] - ends[0]))))
     at = np.log(np.maximum(sigma, math.exp(ends[0])))
-    second, fourth = (CubicSpline(grid, values)(at) for values in _even_moments(np.exp(grid)))
+    second, fourth = (spread * CubicSpline(grid, values)(at) for values in _even_moments(np.exp(grid)))
     return second, fourth
 
 
