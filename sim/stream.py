@@ -188,48 +188,6 @@ def view_of(rows, view):
     )
 
 
-@part
-def _add_weights(
-    scores, first, is_first, keys, tile_ends, places, ends, exps, keep, sums, factors, exponents, views, view
-):
-    """Add the scores of a tile to the sums of its rows, under every one of `factors` that belongs to the view."""
-    real = scores.dtype.type
-    n_rows, width = keys.shape[0], scores.shape[1]
-    for i in range(scores.shape[0]):
-        n, at = keys[i], i if keep else 0
-        if n == 0:
-            continue
-        for k in range(factors.shape[0]):
-            if views[k] != view:
-                continue
-            factor = factors[k]
-            end = 1 if factor >= 0.0 else 0
-            extremum = real(tile_ends[end, i])
-            exponentials(scores, i, n, extremum, exponents[k], exps, at)
-            exps[at, places[end, i]] = real(0)
-            t1, t2, t3, fall = power_sums(exps, at, scores, i, n, extremum)
-            d = -factor * fall
-            if keep:
-                squares(exps, at, n, at + n_rows)
-                for j in range(n, width):  # keys that the row does not see
-                    exps[at, j] = real(0)
-                    exps[at + n_rows, j] = real(0)
-            row = first + i
-            if not is_first:
-                # Of two maxima the lower one rises to the higher, and its key joins the sums.
-                delta = factor * (tile_ends[end, i] - ends[end, row])
-                old1, old2, old3, old = sums[k, 0, row], sums[k, 1, row], sums[k, 2, row], sums[k, 3, row]
-                if delta >= 0.0:
-                    old1, old2, old3, old = rise(old1, old2, old3, old, delta)
-                else:
-                    t1, t2, t3, d = rise(t1, t2, t3, d, -delta)
-                t1, t2, t3, d = t1 + old1, t2 + old2, t3 + old3, d + old
-            sums[k, 0, row] = t1
-            sums[k, 1, row] = t2
-            sums[k, 2, row] = t3
-            sums[k, 3, row] = d
-
-
 @inner
 def _merge_row_variances(rows, first, tile_sums, is_first):
     for i in range(tile_sums.shape[1]):
@@ -375,24 +333,44 @@ def add_tile(scores, first, start, visible, view, rows, measures, tally, bins):
 @kernel
 def add_weights(scores, first, is_first, view, scale, rows, measures):
     """Add the tile to the sums of its rows' weights: under rule `scale` alone, its exponentials kept, or ALL."""
-    at, end = max(scale, 0), measures.factors.shape[0] if scale < 0 else scale + 1
-    slots, width = 2 * rows.tile_keys.shape[0] if scale >= 0 else 1, scores.shape[1]
-    _add_weights(
-        scores,
-        first,
-        is_first,
-        rows.tile_keys,
-        rows.tile_ends,
-        rows.tile_places,
-        rows.ends,
-        rows.exponentials[: slots * width].reshape(slots, width),
-        scale >= 0,
-        rows.sums[at:end],
-        measures.factors[at:end],
-        measures.exponents[at:end],
-        measures.views[at:end],
-        view,
-    )
+    start, stop = max(scale, 0), measures.factors.shape[0] if scale < 0 else scale + 1
+    real, keep = scores.dtype.type, scale >= 0
+    n_rows, width = rows.tile_keys.shape[0], scores.shape[1]
+    slots = 2 * n_rows if keep else 1
+    exps, sums = rows.exponentials[: slots * width].reshape(slots, width), rows.sums
+    for i in range(scores.shape[0]):
+        n, at = rows.tile_keys[i], i if keep else 0
+        if n == 0:
+            continue
+        for k in range(start, stop):
+            if measures.views[k] != view:
+                continue
+            factor = measures.factors[k]
+            end = 1 if factor >= 0.0 else 0
+            extremum = real(rows.tile_ends[end, i])
+            exponentials(scores, i, n, extremum, measures.exponents[k], exps, at)
+            exps[at, rows.tile_places[end, i]] = real(0)
+            t1, t2, t3, fall = power_sums(exps, at, scores, i, n, extremum)
+            d = -factor * fall
+            if keep:
+                squares(exps, at, n, at + n_rows)
+                for j in range(n, width):  # keys that the row does not see
+                    exps[at, j] = real(0)
+                    exps[at + n_rows, j] = real(0)
+            row = first + i
+            if not is_first:
+                # Of two maxima the lower one rises to the higher, and its key joins the sums.
+                delta = factor * (rows.tile_ends[end, i] - rows.ends[end, row])
+                old1, old2, old3, old = sums[k, 0, row], sums[k, 1, row], sums[k, 2, row], sums[k, 3, row]
+                if delta >= 0.0:
+                    old1, old2, old3, old = rise(old1, old2, old3, old, delta)
+                else:
+                    t1, t2, t3, d = rise(t1, t2, t3, d, -delta)
+                t1, t2, t3, d = t1 + old1, t2 + old2, t3 + old3, d + old
+            sums[k, 0, row] = t1
+            sums[k, 1, row] = t2
+            sums[k, 2, row] = t3
+            sums[k, 3, row] = d
 
 
 @inner
