@@ -57,10 +57,15 @@ class Tallies:
         """Return the mean over rows, but those without a softmax, of a row quantity, of shape (1 + groups, scales)."""
         return self[name] / self.rows
 
+    def of_some(self, name: str) -> np.ndarray:
+        """Return a part of shape (1 + groups, scales), blank where rounding has left no row to have any."""
+        return np.where(self.rows > 0, self[name], np.nan)
+
     def moment(self, order: int) -> np.ndarray:
-        """Return the mean (1) or central moment (2, 3, 4) of the scores, of shape (1 + groups, scales)."""
+        """Return the mean (1) or central moment (2, 3, 4) of the scores, (1 + groups, scales); blank of none."""
         moments = self["score_moments"]
-        return moments[..., 1] if order == 1 else moments[..., order] / moments[..., 0]
+        count = moments[..., 0]
+        return np.where(count > 0, moments[..., 1], np.nan) if order == 1 else moments[..., order] / count
 
 
 def jackknife(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:

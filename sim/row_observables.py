@@ -157,9 +157,7 @@ ROW_OBSERVABLES: dict[str, Observable] = {
         definition="sqrt of the mean over keys of ||dL/dk||^2, averaged over standard normal g in L = sum g p",
         order=2,
         of_vectors=True,
-        estimate=lambda tallies, plan: np.sqrt(
-            np.where(tallies.rows > 0, tallies["gradient_key_sq"], np.nan) / tallies["trials"][:, None]
-        ),
+        estimate=lambda tallies, plan: np.sqrt(tallies.of_some("gradient_key_sq") / tallies["trials"][:, None]),
         theory=lambda plan: np.sqrt(plan.key_gradient_theory),
     ),
     "gradient_query_median": Observable(

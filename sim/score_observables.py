@@ -22,11 +22,6 @@ def _excess_kurtosis(tallies: Tallies, plan: Plan) -> Values:
     return tallies.moment(4) / tallies.moment(2) ** 2 - 3
 
 
-def _of_some(ends: Values) -> Values:
-    """Return smallest or largest scores, blank where no row is left to have any."""
-    return np.where(np.isfinite(ends), ends, np.nan)
-
-
 def _within_sigma(tallies: Tallies, plan: Plan) -> Values:
     counts = tallies["score_within_sigma"] / (tallies["trials"][:, None] * plan.visible.sum())
     counts = np.where(np.isnan(plan.measures.window).any(), np.nan, counts)
@@ -133,14 +128,14 @@ SCORE_OBSERVABLES: dict[str, Observable] = {
         family="scores",
         long_name=f"smallest {_ABOUT}",
         definition="over all trials; it falls as trials are added, so that it has no standard error",
-        estimate=lambda tallies, plan: _of_some(tallies["score_min"]),
+        estimate=lambda tallies, plan: tallies.of_some("score_min"),
         error=None,
     ),
     "score_max": Observable(
         family="scores",
         long_name=f"largest {_ABOUT}",
         definition="over all trials; it grows as trials are added, so that it has no standard error",
-        estimate=lambda tallies, plan: _of_some(tallies["score_max"]),
+        estimate=lambda tallies, plan: tallies.of_some("score_max"),
         error=None,
     ),
     "score_trial_max": Observable(

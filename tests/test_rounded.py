@@ -312,3 +312,13 @@ def test_gradients_are_those_of_the_weights_before_they_are_rounded():
         for name, values in expected.items():
             total = values.mean() if name == "key" else values.sum()
             assert where.part(found.tally, f"gradient_{name}_sq")[k] == pytest.approx(total, rel=1e-4)
+
+
+def test_where_every_row_is_lost_nothing_is_known_of_them():
+    families = [*FAMILIES, "gradients"]
+    fields = {"d_k": 8, "n_tokens": 16, "trials": 40, "precision": "float16", "vectors": {"std": 1e6}}
+    dataset = sim.run(sim.Sweep(**fields, scale="none", observables=families)).squeeze()
+    assert dataset["row_overflow_rate"] == 1
+    of_scores = ("score_mean", "score_variance", "score_min", "score_max", "score_trial_max")
+    for name in (*of_scores, "weight_max", "jacobian_trace", "gradient_query", "gradient_key", "gradient_score"):
+        assert np.isnan(dataset[name]), name
